@@ -1,0 +1,1 @@
+"""Decision trees, log signatures and thresholds, as YAML."""

@@ -1,0 +1,292 @@
+"""The commands: parse, call, print, exit. No logic here; heavy imports live inside the command bodies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from triage.errors import TriageError, UsageError
+
+if TYPE_CHECKING:
+    from triage.investigate import Options, Result
+    from triage.model import Job
+
+# `Optional[...]` and not `... | None` in the commands: typer evaluates the hints, and this reads the same everywhere.
+# ruff: noqa: UP045
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    help="From the id of a frozen training job to the culprit, what was ruled out, and the cheapest step worth taking.",
+    epilog="Exit codes: 0 healthy or busy, 10 a fault was found, 11 inconclusive, 2 usage, 3 configuration, "
+    "20 job unknown, 21 scheduler silent, 22 no node reachable, 130 interrupted. See `man triage`.",
+)
+playbook_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="The decision trees: list, show, check.")
+app.add_typer(playbook_app, name="playbook")
+
+
+class Output(str, Enum):
+    text = "text"
+    json = "json"
+
+
+class Color(str, Enum):
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", help="Form of the answer on stdout.")]
+ColorOption = Annotated[Color, typer.Option("--color", help="Colour on stdout; NO_COLOR is honoured.")]
+ExplainOption = Annotated[bool, typer.Option("--explain", help="Print the walk: every question and its answer.")]
+ProfileOption = Annotated[Optional[str], typer.Option("--profile", help="YAML with this site's costs and thresholds.")]
+StateOption = Annotated[Optional[str], typer.Option("--state-dir", help="Folder of the saved cases.")]
+InventoryOption = Annotated[Optional[str], typer.Option("--inventory", help="YAML that says which nodes a job has.")]
+NodesOption = Annotated[Optional[str], typer.Option("--nodes", help="The job's nodes, e.g. 'gpu[001-128]'.")]
+PlaybookOption = Annotated[Optional[list[Path]], typer.Option("--playbook", help="A playbook instead of the saved one.")]
+FilesArgument = Annotated[Optional[list[Path]], typer.Argument(help="Playbook files; none = those that ship.")]
+
+
+@app.command("frozen-job")
+def frozen_job(
+    jobid: Annotated[str, typer.Argument(help="The job's id, as the scheduler or the inventory knows it.")],
+    inventory: InventoryOption = None,
+    nodes: NodesOption = None,
+    profile: ProfileOption = None,
+    transport: Annotated[Optional[str], typer.Option("--transport", help="How to reach nodes: ssh or local.")] = None,
+    user: Annotated[Optional[str], typer.Option("--user", help="User name on the nodes.")] = None,
+    key: Annotated[Optional[str], typer.Option("--key", help="Private key file.")] = None,
+    known_hosts: Annotated[Optional[str], typer.Option("--known-hosts", help="known_hosts file.")] = None,
+    state_dir: StateOption = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for the whole run; 0 = 60, or 120 above 128 nodes.")] = 0.0,  # fmt: skip
+    no_poke: Annotated[bool, typer.Option("--no-poke", help="Do not ask a flight recorder for a fresh dump.")] = False,
+    output: OutputOption = Output.text,
+    color: ColorOption = Color.auto,
+    explain: ExplainOption = False,
+) -> None:
+    """Find the culprit of a frozen or slow job: read-only, over SSH, within a minute."""
+    from triage import investigate
+    from triage.inputs import find_job, options
+
+    flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
+             "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
+    job, settings = find_job(jobid, nodes, flags, warn=say)
+    chosen = options("frozen-job", settings, job, poke=not no_poke, run_s=timeout or None, say=say)
+    _answer(investigate.live(job, chosen), output, color, explain)
+
+
+@app.command("explain")
+def explain_command(
+    folder: Annotated[str, typer.Argument(help="Folder with the flight-recorder dumps that somebody collected.")],
+    profile: ProfileOption = None,
+    state_dir: StateOption = None,
+    output: OutputOption = Output.text,
+    color: ColorOption = Color.auto,
+    explain: ExplainOption = False,
+) -> None:
+    """Find the culprit from a folder of flight-recorder dumps; no cluster needed."""
+    from triage import investigate
+    from triage.inputs import dumps, options_for_files
+
+    job, samples, observed, warnings = dumps(folder)
+    chosen = options_for_files("explain", {"profile": profile, "state_dir": state_dir}, warnings, say)
+    _answer(investigate.explain(job, samples, observed, chosen), output, color, explain)
+
+
+@app.command("replay")
+def replay(
+    case: Annotated[str, typer.Argument(help="A case folder, a case id, or the beginning of one.")],
+    playbook: PlaybookOption = None,
+    until: Annotated[Optional[str], typer.Option("--until", help="Stop the walk after this question.")] = None,
+    state_dir: StateOption = None,
+    output: OutputOption = Output.text,
+    color: ColorOption = Color.auto,
+    explain: ExplainOption = False,
+) -> None:
+    """Conclude again from a saved case: the same report, byte for byte, with the same playbook."""
+    from triage import case as cases
+    from triage import config, investigate
+    from triage.inputs import playbook_texts
+
+    settings = config.load({"state_dir": state_dir})
+    folder = cases.find(settings.value("state_dir"), case)
+    for name in cases.damaged(folder)[:5]:
+        say(f"{folder.name}: {name} does not match SHA256SUMS; it was changed after the run, or the run was interrupted")
+    content = cases.read(folder)
+    if content.skipped:
+        say(f"{folder.name}: {content.skipped} lines of samples.jsonl are no samples and were skipped")
+    result = investigate.replay(content, playbooks=playbook_texts(playbook or []), until=until)
+    _answer(result, output, color, explain)
+
+
+@app.command("drill")
+def drill(
+    scenario: Annotated[Optional[str], typer.Argument(help="What to break; see --list.")] = None,
+    fault: Annotated[str, typer.Option("--fault", help="Which fault of the scenario.")] = "",
+    nodes: Annotated[int, typer.Option("--nodes", help="Fake nodes.")] = 4,
+    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", help="Ranks on each node.")] = 2,
+    speed: Annotated[float, typer.Option("--speed", help="Speed of the straggler; 1 = as fast as the others.")] = 0.88,
+    after: Annotated[str, typer.Option("--after", help="How long the job trains before it breaks, e.g. 8s.")] = "8s",
+    seed: Annotated[Optional[int], typer.Option("--seed", help="Repeat the same names, ports and culprit.")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Keep the cluster up and print the line to diagnose it.")] = False,
+    blind: Annotated[Optional[list[str]], typer.Option("--blind", help="Hide a source from triage; repeatable.")] = None,
+    backend: Annotated[str, typer.Option("--backend", help="What the fake nodes are made of.")] = "processes",
+    engine: Annotated[str, typer.Option("--engine", help="What the job is made of.")] = "ring",
+    truth: Annotated[Optional[Path], typer.Option("--truth", help="Write what really happened to this file.")] = None,
+    state_dir: StateOption = None,
+    output: OutputOption = Output.text,
+    color: ColorOption = Color.auto,
+    explain: ExplainOption = False,
+    list_: Annotated[bool, typer.Option("--list", help="List scenarios and faults with what triage must say.")] = False,
+) -> None:
+    """Break a real training job on an embedded cluster, and run frozen-job against it."""
+    from triage.drill import run as drills
+
+    if list_:
+        print(drills.table())
+        return
+    if not scenario:
+        raise UsageError("say which scenario; see: triage drill --list")
+    from triage.inputs import find_job, options, seconds
+
+    def diagnose(job_id: str, inventory: Path, profile: Path) -> int:
+        from triage import investigate
+
+        flags = {"inventory": str(inventory), "profile": str(profile), "state_dir": state_dir}
+        job, settings = find_job(job_id, None, flags, warn=say)
+        result = investigate.live(job, options("frozen-job", settings, job, poke=True, run_s=None, say=say))
+        _print(result, output, color, explain)
+        return result.report.exit_code
+
+    wanted = drills.DrillOptions(
+        scenario=scenario, fault=fault, nodes=nodes, ranks_per_node=ranks_per_node, speed=speed,
+        after_s=seconds(after), seed=seed, hold=hold, blind=tuple(blind or ()), backend=backend, engine=engine,
+        truth=truth,
+    )  # fmt: skip
+    raise typer.Exit(drills.run_drill(wanted, diagnose))
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of the report."""
+    import json
+
+    from triage.schema import schema as make
+
+    print(json.dumps(make(), indent=2))
+
+
+@playbook_app.command("list")
+def playbook_list() -> None:
+    """The playbooks that ship, with their questions and verdicts."""
+    from triage.inputs import playbook_lines
+
+    for line in playbook_lines():
+        print(line)
+
+
+@playbook_app.command("show")
+def playbook_show(
+    name: Annotated[str, typer.Argument(help="Name of a playbook that ships, or a file.")] = "frozen-job",
+) -> None:
+    """Draw a playbook as a tree of questions."""
+    from triage.inputs import playbook_drawing
+
+    print(playbook_drawing(name), end="")
+
+
+@playbook_app.command("lint")
+def playbook_lint(files: FilesArgument = None) -> None:
+    """Check playbooks: every name, type, arm and verdict."""
+    from triage.inputs import playbook_check
+
+    for line in playbook_check(files or []):
+        print(line)
+
+
+def say(line: str) -> None:
+    """Progress and warnings: stderr only, one line each."""
+    from triage.render.clean import clean
+
+    print(f"triage: {clean(line)}", file=sys.stderr, flush=True)
+
+
+def _answer(result: Result, output: Output, color: Color, explain: bool) -> None:
+    _print(result, output, color, explain)
+    raise typer.Exit(result.report.exit_code)
+
+
+def _print(result: Result, output: Output, color: Color, explain: bool) -> None:
+    from triage.render import colored, get
+
+    if output is Output.json:
+        text = get("json")(result.report)
+    else:
+        text = get("text")(result.report, color=colored(color.value, sys.stdout), explain=explain)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if result.folder:
+        say(f"case {result.folder}")
+
+
+def run(argv: list[str]) -> int:
+    """The whole program: the exit code. Errors are one line on stderr; with --output json also one document on stdout."""
+    try:
+        code: Any = app(argv, standalone_mode=False, prog_name="triage")
+        return code if isinstance(code, int) else 0
+    except TriageError as error:
+        return _fail(str(error), error.code, argv)
+    except KeyboardInterrupt:
+        return _fail("interrupted; what was seen so far is saved as a case", 130, argv)
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        return _unexpected(error, argv)
+
+
+def _unexpected(error: Exception, argv: list[str]) -> int:
+    # typer vendors click from 0.26 on and imports the real one before: its usage errors are known by their shape.
+    show: Callable[[], str] | None = getattr(error, "format_message", None)
+    if show is not None:
+        code = getattr(error, "exit_code", 2)
+        return _fail(f"{show()} (see triage --help)", code if isinstance(code, int) else 2, argv)
+    if type(error).__name__ == "Abort":
+        return _fail("interrupted", 130, argv)
+    import os
+    import traceback
+
+    if os.environ.get("TRIAGE_DEBUG"):
+        traceback.print_exc()
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return _fail(
+        f"this is a bug of triage: {type(error).__name__}: {error} ({where.name}, line {where.lineno}). "
+        "Please report it with the case; TRIAGE_DEBUG=1 prints more",
+        1,
+        argv,
+    )
+
+
+def _fail(message: str, code: int, argv: list[str]) -> int:
+    for line in message.splitlines() or [""]:
+        say(line)
+    if _wants_json(argv):
+        import json
+
+        print(json.dumps({"schema_version": "triage.error/1", "exit_code": code, "error": message}))
+    return code
+
+
+def _wants_json(argv: list[str]) -> bool:
+    return "--output=json" in argv or any(a == "--output" and b == "json" for a, b in zip(argv, argv[1:]))
+
+
+__all__ = ["UsageError", "app", "run"]
+if TYPE_CHECKING:
+    _ = (Job, Options)

@@ -1,0 +1,243 @@
+"""From all that was seen to the report: facts, walk, price, words. Pure: the same input gives the same report.
+
+    conclude(case, can_ask=True)  -> Outcome(request=...)  a question wants a costly probe; gather it and call again
+    conclude(case, can_ask=False) -> Outcome(report=...)
+
+Live runs, replays and folders of dumps all end here (DESIGN section 3: investigate is the one path).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from triage.case import CaseFile
+from triage.cost.plans import CulpritNode, PlanRequest, plan
+from triage.cost.profile import load_profile
+from triage.errors import ConfigError
+from triage.facts import registry
+from triage.facts.evidence import Evidence
+from triage.facts.pace import job_series
+from triage.facts.ranktable import rank_table
+from triage.model import Fact, Job, Report, Verdict
+from triage.narrate import (
+    commands,
+    deadlines,
+    evidence_lines,
+    findings,
+    iso,
+    timeline,
+    unknowns,
+)
+from triage.schema import SCHEMA_VERSION
+from triage.tree.load import Playbook, limits_of, load_set
+from triage.tree.walk import Conclusion, Request, walk
+
+# What the profile document may hold; costs are read by cost/profile.py, thresholds here.
+PROFILE_KEYS = ("version", "costs", "thresholds")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Either a report, or a request for a costly probe; and the facts that it was made from."""
+
+    facts: Mapping[str, Fact]
+    report: Report | None = None
+    request: Request | None = None
+
+
+def thresholds(profile: str) -> dict[str, float]:
+    """The profile's overrides of thresholds. Raises ConfigError for what is none."""
+    if not profile.strip():
+        return {}
+    try:
+        document = yaml.safe_load(profile)
+    except (yaml.YAMLError, RecursionError):
+        raise ConfigError("the profile is not YAML") from None
+    if not isinstance(document, dict):
+        raise ConfigError("the profile: expected `costs:` and `thresholds:`")
+    for key in document:
+        if key not in PROFILE_KEYS:
+            raise ConfigError(f"the profile: {str(key)[:40]!r} is not known; known are {', '.join(PROFILE_KEYS)}")
+    found = document.get("thresholds") or {}
+    if not isinstance(found, dict):
+        raise ConfigError("the profile: thresholds: expected `name: number` lines")
+    return {str(name): value for name, value in found.items()}
+
+
+@lru_cache(maxsize=4)
+def _playbooks(texts: tuple[tuple[str, str], ...], probes: tuple[str, ...]) -> dict[str, Playbook]:
+    return load_set({f"{name}.yaml": text for name, text in texts}, registry.catalogue(), probes)
+
+
+def playbooks_of(case: CaseFile, probes: tuple[str, ...]) -> dict[str, Playbook]:
+    """The checked playbooks of a case. Raises ConfigError with every problem."""
+    trees = {name: text for name, text in case.playbooks.items() if name != "costs"}
+    return _playbooks(tuple(sorted(trees.items())), probes)
+
+
+def conclude(case: CaseFile, *, probes: tuple[str, ...], can_ask: bool, until: str | None = None) -> Outcome:
+    """See the module. `probes` are the names that a playbook may ask for."""
+    books = playbooks_of(case, probes)
+    limits = limits_of(books, thresholds(case.profile))
+    evidence = Evidence(case.job, case.samples, case.observed, limits)
+    facts = registry.compute(evidence)
+    found = walk(books, facts, limits, start="frozen-job", asked=case.asked, can_ask=can_ask, until=until)
+    if isinstance(found, Request):
+        return Outcome(facts, request=found)
+    return Outcome(facts, report=_report(case, books, evidence, facts, found))
+
+
+def _report(
+    case: CaseFile,
+    books: Mapping[str, Playbook],
+    ev: Evidence,
+    facts: Mapping[str, Fact],
+    found: Conclusion,
+) -> Report:
+    job = case.job
+    verdict = replace(found.verdict, why=found.verdict.why + _one_road(found, facts))
+    limits = deadlines(ev, facts)
+    mitigation = plan(_plan_request(case, ev, facts, found, verdict), _profile(case))
+    state = _state(job, found, facts)
+    table = ev.derive(rank_table)
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        tool={
+            "name": "triage",
+            "version": case.tool_version,
+            "playbooks": {name: book.version for name, book in books.items()},
+            "transport": case.transport,
+            "pokes": case.pokes,
+            "warnings": list(case.warnings),
+        },
+        case=case.case,
+        job={
+            "id": job.id,
+            "scheduler": job.scheduler,
+            "cluster": job.cluster,
+            "state": job.state,
+            "restart": _number(facts, "job.attempt") or 0,
+            "started": iso(job.attempt.started),
+            "nodes": [node.name for node in job.nodes],
+            "ranks": table.world_size,
+            "last_step": _number(facts, "progress.last_step"),
+            "log": job.log or None,
+        },
+        observed=iso(case.observed) or "",
+        state=state,  # type: ignore[arg-type]
+        verdict=verdict,
+        culprits=found.culprits,
+        victims=found.victims,
+        evidence=evidence_lines(ev, facts, found),
+        findings=findings(ev, facts, found),
+        ruled_out=found.ruled_out,
+        alternatives=found.alternatives,
+        unknown=unknowns(case, facts, found),
+        walk=found.steps,
+        timeline=timeline(ev, facts),
+        deadlines=limits,
+        mitigation=mitigation,
+        commands=commands(case, ev, found, mitigation),
+        do_not=found.do_not,
+        took_s=dict(case.took_s),
+        exit_code=_exit_code(verdict, state, facts),
+        dedup_key=f"triage:{job.cluster or '-'}:{job.scheduler}:{job.id}:{_number(facts, 'job.attempt') or 0}",
+    )
+
+
+def _profile(case: CaseFile) -> Any:
+    return load_profile(case.playbooks.get("costs", ""), case.profile or None)
+
+
+def _number(facts: Mapping[str, Fact], name: str) -> int | float | None:
+    value = facts[name].value if name in facts else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def sources_of(facts: Mapping[str, Fact], names: tuple[str, ...]) -> set[str]:
+    """The probes that the known facts of these names stand on."""
+    return {p.probe for name in names if name in facts and facts[name].known for p in facts[name].provenance}
+
+
+def _one_road(found: Conclusion, facts: Mapping[str, Fact]) -> tuple[str, ...]:
+    """Says so when one source alone names the culprit: a second road was there and told nothing."""
+    if not found.culprit_parts:
+        return ()
+    sources = sources_of(facts, tuple(n for n in found.evidence if facts.get(n) and facts[n].parts))
+    if len(sources) <= 1:
+        only = next(iter(sources), "one fact")
+        return (f"named by one source alone ({only}); nothing else confirms it yet",)
+    return (f"named by {len(sources)} sources: {', '.join(sorted(sources))}",)
+
+
+def _state(job: Job, found: Conclusion, facts: Mapping[str, Fact]) -> str:
+    if found.leaf.state:
+        return found.leaf.state
+    if job.state in ("pending", "suspended", "completing", "ended"):
+        return job.state
+    advancing = facts["progress.advancing"].value
+    if found.verdict.id == "busy":
+        return "busy"
+    if found.verdict.id == "healthy":
+        return "running"
+    if found.verdict.id == "inconclusive":
+        if advancing is None:
+            return "unknown"
+        if advancing is False:
+            return "frozen"
+        return "slow" if found.verdict.fail == "slow" and (_number(facts, "pace.increase") or 0) > 0.05 else "running"
+    return "slow" if found.verdict.fail == "slow" else "frozen"
+
+
+def _exit_code(verdict: Verdict, state: str, facts: Mapping[str, Fact]) -> int:
+    """DESIGN section 8. A job that is over and could not be diagnosed is no failure of this run."""
+    if state in ("pending", "suspended") or (state == "ended" and verdict.id == "inconclusive"):
+        return 0
+    if verdict.id == "inconclusive" and facts["seen.nodes_share"].value == 0:
+        return 22
+    return {"healthy": 0, "busy": 0, "inconclusive": 11}.get(verdict.id, 10)
+
+
+def _plan_request(
+    case: CaseFile, ev: Evidence, facts: Mapping[str, Fact], found: Conclusion, verdict: Verdict
+) -> PlanRequest:
+    series = ev.derive(job_series)
+    onset = facts["progress.onset"].value
+    began = onset[0] if isinstance(onset, list) and onset else _number(facts, "pace.onset")
+    hard = {part.node for part in facts["hard.parts"].parts}
+    roads = len(sources_of(facts, tuple(n for n in found.evidence if facts.get(n) and facts[n].parts)))
+    accused = {part.node: part for part in found.culprit_parts if part.node}
+    ratio = _number(facts, "pace.slow_ratio")
+    stop = _number(facts, "waits.timeout_at")
+    ends = [(at, what) for at, what in ((stop, "collective time-out"), (case.job.deadline, "wall-time limit")) if at]
+    nearest = min(ends, default=(None, "deadline"))
+    world = ev.derive(rank_table).world_size
+    return PlanRequest(
+        verdict_id=verdict.id,
+        mitigate=found.leaf.mitigate,  # type: ignore[arg-type]
+        fail=verdict.fail,
+        confidence=verdict.confidence,
+        state=_state(case.job, found, facts),
+        observed=case.observed,
+        n_nodes=len(case.job.nodes),
+        n_gpus=world,
+        kind=verdict.kind,
+        culprits=tuple(
+            CulpritNode(str(node), hard=node in hard, facts=max(1, roads), involved=found.leaf.culprit_role == "involved")
+            for node in accused
+        ),
+        onset=float(began) if began is not None else None,
+        t0_s=_number(facts, "pace.t0_s"),
+        t1_s=_number(facts, "pace.t1_s"),
+        series=tuple((at, seconds * 1000.0) for at, seconds in series.steps if at is not None) if series else (),
+        slow_fraction=ratio - 1.0 if ratio is not None else None,
+        fix_first=found.fix_first,
+        deadline=nearest[0],
+        deadline_what=nearest[1],
+        retry_budget_s=_number(facts, "links.budget_s"),
+    )

@@ -1,0 +1,1 @@
+"""what the slowdown costs and which step that justifies; pure."""

@@ -1,0 +1,1 @@
+"""a cluster that really breaks, for practice and tests."""

@@ -1,0 +1,193 @@
+"""What an embedded cluster looks like before it runs: names, numbers, folders, the shape of its job. All from a seed.
+
+Pure except for `bare_source`, which reads the drill's own files. Names say nothing about the scenario: a plan does
+not know which fault will come.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triage.errors import UsageError
+
+PREFIXES = ("gpu", "node", "h100-", "c", "dgx", "worker", "ac-gpu-", "n")
+NICS = ("ens1f0np0", "enp65s0f0", "eth1", "ens3", "enp1s0np0", "rdma0")
+USERS = ("oncall", "ops", "hpcadmin", "sre")
+CLUSTER = "lab"
+DEFAULT_GROUP = "0"
+# Sources that can be hidden from a probe (`--blind`): each is then really missing on the nodes.
+BLINDABLE = ("flight_recorder", "steps", "joblog", "kernel", "nic", "ranks")
+MOST_NODES, MOST_RANKS = 64, 256
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    rank: int
+    local_rank: int
+    node: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One job on its nodes. `folder` is the drill's own; `job_folder` stands for the job's shared file system."""
+
+    seed: int
+    job_id: str
+    nodes: tuple[str, ...]  # in rank order
+    ranks_per_node: int
+    compute_ms: float
+    data_ms: float
+    chunk_bytes: int
+    user: str
+    nic: str
+    master_port: int
+    folder: Path
+    started: float
+    blind: frozenset[str] = frozenset()
+
+    @property
+    def world(self) -> int:
+        return len(self.nodes) * self.ranks_per_node
+
+    @property
+    def ranks(self) -> tuple[RankPlan, ...]:
+        """Block order, as torchrun numbers them: rank = node's place * ranks a node + local rank."""
+        per = self.ranks_per_node
+        return tuple(RankPlan(rank, rank % per, self.nodes[rank // per]) for rank in range(self.world))
+
+    def on(self, node: str) -> tuple[RankPlan, ...]:
+        return tuple(rank for rank in self.ranks if rank.node == node)
+
+    @property
+    def job_folder(self) -> Path:
+        return self.folder / "shared" / self.job_id
+
+    @property
+    def log(self) -> Path:
+        return self.job_folder / f"train-{self.job_id}.log"
+
+    def node_folder(self, node: str) -> Path:
+        return self.folder / node
+
+    def scratch(self, node: str) -> Path:
+        """The node's own /tmp of this job, where its ranks put dumps, FIFOs and step records.
+
+        The job knows it by the path on this machine, which is also what leads there below the node's rootfs (node.py);
+        a probe that refuses to leave its rootfs by a link finds it as well.
+        """
+        return self.node_folder(node) / "root" / "tmp" / self.job_id
+
+    def tensor_group(self, node: str) -> list[int]:
+        return [rank.rank for rank in self.on(node)]
+
+    def groups(self, rank: RankPlan) -> list[dict[str, Any]]:
+        """The two process groups of a rank, in the order in which a healthy step enters them."""
+        place = self.nodes.index(rank.node)
+        return [
+            {"name": str(1 + place), "desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": self.tensor_group(rank.node)},
+            {"name": DEFAULT_GROUP, "desc": "default_pg", "ranks": list(range(self.world))},
+        ]
+
+    def environment(self, node: str) -> dict[str, str]:
+        """What the launcher of a node gets from the scheduler."""
+        place = str(self.nodes.index(node))
+        return {
+            "SLURM_JOB_ID": self.job_id,
+            "SLURM_STEP_ID": "0",
+            "SLURM_NTASKS": str(len(self.nodes)),
+            "SLURM_PROCID": place,  # srun starts one launcher a node: its PROCID is not a rank
+            "SLURM_LOCALID": "0",
+            "SLURM_RESTART_COUNT": "0",
+            "SLURMD_NODENAME": node,
+            "NCCL_SOCKET_IFNAME": self.nic,
+        }
+
+    def rank_environment(self, rank: RankPlan) -> dict[str, str]:
+        """What torchrun adds for a rank, and the switches of the flight recorder (notes/flight-recorder.md 2)."""
+        env = self.environment(rank.node) | {
+            "RANK": str(rank.rank),
+            "LOCAL_RANK": str(rank.local_rank),
+            "WORLD_SIZE": str(self.world),
+            "LOCAL_WORLD_SIZE": str(self.ranks_per_node),
+            "GROUP_RANK": str(self.nodes.index(rank.node)),
+            "MASTER_ADDR": self.nodes[0],
+            "MASTER_PORT": str(self.master_port),
+            "TORCHELASTIC_RUN_ID": self.job_id,
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+        if "flight_recorder" in self.blind:
+            env["TORCH_FR_BUFFER_SIZE"] = "0"
+        else:
+            env["TORCH_FR_BUFFER_SIZE"] = "2000"
+            env["TORCH_FR_DUMP_TEMP_FILE"] = str(self.scratch(rank.node) / "comm" / "trace_rank_")
+            env["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(self.scratch(rank.node) / "comm" / "pipe_rank_")
+        if "steps" not in self.blind:
+            env["TRIAGE_STEP_LOG"] = str(self.scratch(rank.node) / "steps" / "rank_")
+        return env
+
+
+def make_plan(
+    folder: Path,
+    *,
+    seed: int,
+    nodes: int,
+    ranks_per_node: int,
+    compute_ms: float,
+    data_ms: float = 0.5,
+    chunk_bytes: int = 2048,
+    blind: frozenset[str] = frozenset(),
+    now: float | None = None,
+) -> Plan:
+    """A plan from a seed: the same seed gives the same names. Raises UsageError for a shape that cannot be built."""
+    if not 1 <= nodes <= MOST_NODES or ranks_per_node < 1 or nodes * ranks_per_node > MOST_RANKS:
+        raise UsageError(
+            f"drill: {nodes} nodes of {ranks_per_node} ranks cannot be built (1-{MOST_NODES} nodes, up to"
+            f" {MOST_RANKS} ranks): choose --nodes and --ranks-per-node within that"
+        )
+    if compute_ms <= 0:
+        raise UsageError(f"drill: {compute_ms} ms of compute a step is no step: give a positive number")
+    rng = random.Random(seed)
+    width = rng.choice((2, 3, 4))
+    first = rng.randint(1, 10**width - nodes - 1)
+    prefix = rng.choice(PREFIXES)
+    return Plan(
+        seed=seed,
+        job_id=str(rng.randint(10_000, 9_999_999)),
+        nodes=tuple(f"{prefix}{number:0{width}d}" for number in range(first, first + nodes)),
+        ranks_per_node=ranks_per_node,
+        compute_ms=compute_ms,
+        data_ms=data_ms,
+        chunk_bytes=chunk_bytes,
+        user=rng.choice(USERS),
+        nic=rng.choice(NICS),
+        master_port=rng.randint(29_400, 29_999),
+        folder=folder,
+        started=time.time() if now is None else now,
+        blind=blind,
+    )
+
+
+def folded(nodes: tuple[str, ...]) -> str:
+    """`gpu[017-020]`: a row of nodes with the same prefix, as schedulers write it."""
+    if len(nodes) == 1:
+        return nodes[0]
+    digits = len(nodes[0]) - len(nodes[0].rstrip("0123456789"))
+    prefix, first, last = nodes[0][:-digits], nodes[0][-digits:], nodes[-1][-digits:]
+    return f"{prefix}[{first}-{last}]"
+
+
+def bare_source(name: str) -> str:
+    """The source of a file of this folder without comments and docstrings: what a node may hold of the drill."""
+    tree = ast.parse(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree) + "\n"

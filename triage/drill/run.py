@@ -1,0 +1,204 @@
+"""One drill from start to end: set up, let it train, break it, wait until that shows, call triage, tear down.
+
+stdout belongs to whoever is called (and, with --hold, to the one line to copy); progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from triage.drill.plan import BLINDABLE
+from triage.drill.scenarios import Fault, did_you_mean, find, list_scenarios
+from triage.errors import TriageError, UsageError
+
+if TYPE_CHECKING:
+    from triage.drill.cluster import Cluster
+
+__all__ = ["DrillOptions", "Investigate", "list_scenarios", "run_drill"]
+
+# (job id, inventory file, profile file) -> exit code: `triage frozen-job` as the command line would run it.
+Investigate = Callable[[str, Path, Path], int]
+
+STILL_S = 7.5  # 1.5 times the floor of the drill's profile: then the job is frozen by any reading
+SLOW_STEPS = 14  # the outlier rule wants 10 slow steps and gets some more (notes/straggler-and-cost.md 2.5)
+PATIENCE_S = 60.0
+ENGINES = ("ring",)
+
+
+@dataclass(frozen=True)
+class DrillOptions:
+    """What `triage drill` was asked for. `fault` "" is the scenario's first; `truth` is where to write what is true."""
+
+    scenario: str = "dead-rank"
+    fault: str = ""
+    nodes: int = 4
+    ranks_per_node: int = 2
+    speed: float = 0.88
+    after_s: float = 8.0
+    seed: int | None = None
+    hold: bool = False
+    blind: tuple[str, ...] = ()
+    backend: str = "processes"
+    engine: str = "ring"
+    truth: Path | None = None
+
+
+def run_drill(
+    options: DrillOptions,
+    investigate: Investigate,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> int:
+    """Run one drill and return the exit code of `investigate` (0 for --hold, which does not call it).
+
+    Raises UsageError for what cannot be done as asked, TriageError if the cluster or the fault does not come.
+    KeyboardInterrupt passes through after everything was ended.
+    """
+    say = progress or to_stderr
+    scenario = find(options.scenario)
+    fault = scenario.fault(options.fault)
+    check(options, fault)
+    from triage.drill.cluster import Cluster
+
+    with ended_by_signals():
+        say(f"starting {options.nodes} nodes of {options.ranks_per_node} ranks")
+        with Cluster(
+            nodes=options.nodes,
+            ranks_per_node=options.ranks_per_node,
+            seed=options.seed,
+            compute_ms=scenario.compute_ms,
+            blind=frozenset(options.blind),
+            backend=options.backend,
+        ) as cluster:
+            wait_for(lambda: len(cluster.steps()) == cluster.plan.world, "no rank makes steps")
+            say(f"job {cluster.job_id} trains; seed {cluster.plan.seed}; breaks in {options.after_s:g} s")
+            time.sleep(options.after_s)
+            truth = cluster.apply(scenario.name, fault, speed=options.speed)
+            if fault.message:
+                say(f"{scenario.name}: {fault.breaks}")
+            wait_until_shown(cluster, fault, options, say)
+            if options.hold:
+                hold(cluster, truth, options)
+                return 0
+            return ask(cluster, truth, options, investigate)
+
+
+def check(options: DrillOptions, fault: Fault) -> None:
+    """Everything that can be refused before anything starts."""
+    for source in options.blind:
+        if source not in BLINDABLE:
+            raise UsageError(f"drill: no source is called {source}{did_you_mean(source, list(BLINDABLE))}")
+    if options.engine not in ENGINES:
+        raise UsageError(f"drill: no engine is called {options.engine}{did_you_mean(options.engine, list(ENGINES))}")
+    if not 0.01 <= options.speed < 1:
+        raise UsageError(f"drill: --speed {options.speed:g} is not slower: give a share between 0.01 and 1")
+    if not 0 <= options.after_s <= 3600:
+        raise UsageError(f"drill: --after {options.after_s:g}s is out of range: give 0s to 1h")
+    if fault.needs_ranks_per_node > options.ranks_per_node:
+        raise UsageError(
+            f"drill: fault {fault.name} needs {fault.needs_ranks_per_node} ranks on a node: give --ranks-per-node"
+        )
+
+
+def wait_for(done: Callable[[], bool], otherwise: str, patience_s: float = PATIENCE_S) -> None:
+    until = time.monotonic() + patience_s
+    while not done():
+        if time.monotonic() > until:
+            raise TriageError(f"drill: {otherwise} within {patience_s:.0f} s; is the machine overloaded?")
+        time.sleep(0.1)
+
+
+def wait_until_shown(cluster: Cluster, fault: Fault, options: DrillOptions, say: Callable[[str], None]) -> None:
+    """Wait until the fault can be seen in the ranks' own step records, by the drill's own measure."""
+    if fault.shows == "frozen":
+        say(f"waiting until no rank has finished a step for {STILL_S:g} s")
+        wait_for(lambda: cluster.still_s() >= STILL_S, "the job did not freeze")
+    elif fault.shows == "slow":
+        truth = cluster.truth or {}
+        rank = truth["culprit"]["rank"]
+        # Half way between the two paces: a step of the slow rank that is beyond it was slow by the fault.
+        limit = cluster.plan.compute_ms * (1 + 1 / options.speed) / 2
+        patience_s = PATIENCE_S + SLOW_STEPS * cluster.plan.compute_ms / 1000 / options.speed
+        say(f"waiting for {SLOW_STEPS} slow steps")
+        wait_for(
+            lambda: sum(step["compute_ms"] > limit for step in cluster.records(rank)) >= SLOW_STEPS,
+            "the rank did not become slow",
+            patience_s,
+        )
+
+
+def ask(cluster: Cluster, truth: dict[str, Any], options: DrillOptions, investigate: Investigate) -> int:
+    """Call triage and, where the ground truth is wanted, note what the run left on the nodes."""
+    if options.truth is None:
+        return investigate(cluster.job_id, cluster.inventory_path, cluster.profile_path)
+    before = set(cluster.files())
+    began = time.monotonic()
+    code = investigate(cluster.job_id, cluster.inventory_path, cluster.profile_path)
+    took_s = time.monotonic() - began
+    noted = {
+        "investigation_s": round(took_s, 3),
+        "left_on_nodes": sorted(set(cluster.files()) - before),
+        "gone_from_nodes": sorted(before - set(cluster.files())),
+        "processes": cluster.processes(),
+        "folder": str(cluster.folder),
+        "steps": {str(rank): cluster.records(rank) for rank in range(cluster.plan.world)},
+    }
+    write_truth(options, truth | noted)
+    return code
+
+
+def hold(cluster: Cluster, truth: dict[str, Any], options: DrillOptions) -> None:
+    """Print the line for another terminal and keep the cluster up until Ctrl-C or SIGTERM, its normal ends."""
+    if options.truth is not None:
+        write_truth(options, truth | {"processes": cluster.processes(), "folder": str(cluster.folder)})
+    print(hold_line(cluster), flush=True)
+    to_stderr("held; Ctrl-C ends it")
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+def hold_line(cluster: Cluster) -> str:
+    """The exact command that investigates this cluster from another terminal."""
+    words = ["triage", "frozen-job", cluster.job_id, "--inventory", str(cluster.inventory_path)]
+    return shlex.join([*words, "--profile", str(cluster.profile_path)])
+
+
+def write_truth(options: DrillOptions, truth: dict[str, Any]) -> None:
+    assert options.truth is not None
+    try:
+        options.truth.write_text(json.dumps(truth) + "\n")
+    except OSError as error:
+        raise UsageError(f"drill: {options.truth}: {error.strerror}; give --truth a file that can be written") from None
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP end a drill as Ctrl-C does: through every `finally`."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def to_stderr(line: str) -> None:
+    print(f"drill: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,419 @@
+"""Reduced flight records as the wait graph needs them: groups with members, heads, signatures, order trails.
+
+Input: the records of `probes/flight_recorder.py` (shape: its `reduce_dump`), one a rank. They come from nodes, so each is
+checked while it is decoded; one that lies about its own shape is left out and listed, it never stops the others.
+What can fool it is told in notes/flight-recorder.md 1.2: one name for several groups, local ids, numbers mixed with p2p.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+GroupKey = tuple[str, str]  # (name, folded members): one name may stand for different ranks on different ranks
+Ordinal = tuple[int, int | None, int | None]  # epoch (last collective of the group), index in it, p2p number
+
+MOST_RANKS = 1_000_000  # of one group: a node may not make us loop over more
+MOST_UNITS = 4096  # of one window or trail
+
+
+# ---------------------------------------------------------------- members
+
+
+class Members:
+    """Sorted global ranks, kept as runs: 8,192 ranks are one range."""
+
+    __slots__ = ("_runs", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        runs = []
+        for part in text.split(",") if text else []:
+            start, _, rest = part.partition("+")
+            count, _, stride = rest.partition("*")
+            n, step = int(count or 1), int(stride or 1)
+            if not (0 <= int(start) < 10 * MOST_RANKS and 0 < n <= MOST_RANKS and 0 < step <= MOST_RANKS):
+                raise ValueError(f"no members: {text[:40]}")
+            runs.append(range(int(start), int(start) + n * step, step))
+        if sum(map(len, runs)) > MOST_RANKS:
+            raise ValueError("more members than any job has")
+        self._runs = tuple(runs)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def __iter__(self) -> Iterator[int]:
+        for run in self._runs:
+            yield from run
+
+    def __contains__(self, rank: int) -> bool:
+        return any(rank in run for run in self._runs)
+
+    def top(self) -> int:
+        return max((run[-1] for run in self._runs), default=-1)
+
+
+@lru_cache(maxsize=4096)
+def members(text: str) -> Members:
+    return Members(text)
+
+
+def folded(ranks: Iterable[int]) -> str:
+    """The text of `members()` for these ranks: "0-3, 7" as people write it is `spoken()`."""
+    return ",".join(f"{a}+{b - a + 1}" if b > a else str(a) for a, b in _spans(ranks))
+
+
+def spoken(ranks: Iterable[int], limit: int = 12) -> str:
+    """Ranks for a sentence: "0-3, 7, 9"; long lists end with a count."""
+    have = sorted(set(ranks))
+    parts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in _spans(have)]
+    return ", ".join(parts) if len(parts) <= limit else f"{', '.join(parts[:limit])} … ({len(have)} in all)"
+
+
+def _spans(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], rank)
+        else:
+            spans.append((rank, rank))
+    return spans
+
+
+# ---------------------------------------------------------------- signatures
+
+# What of an entry must agree between ranks. Only what a rank really has to pass alike is compared: the root of a gather
+# alone names outputs, `_broadcast_oop` has an input of its own on each rank (notes/flight-recorder.md 3.3).
+_BOTH = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "broadcast")
+_INPUT_ONLY = ("reduce", "reduce_oop", "gather")
+_OUTPUT_ONLY = ("scatter", "broadcast_oop")
+_SYMMETRIC = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier")
+
+
+def _plain(op: str) -> str:
+    return op.lower().lstrip("_")
+
+
+def _numel(shapes: str) -> int:
+    """Elements of "8x4,2" (34), "()" (1), "#300:123456:crc" (123456), "" (0)."""
+    if shapes.startswith("#"):
+        return int(shapes.split(":")[1])
+    total = 0
+    for shape in shapes.split(",") if shapes else ():
+        n = 1
+        for dim in shape.split("x") if shape != "()" else ():
+            n *= int(dim)
+        total += n
+    return total
+
+
+@lru_cache(maxsize=65536)
+def canonical(sig: str) -> tuple[tuple[str, ...], ...]:
+    """What must be equal on all members of a unit: per part (op, elements, elements, dtype, dtype), "" where exempt."""
+    parts = []
+    for part in sig.split("+"):
+        op, sin, sout, din, dout = [*part.split("|"), "", "", "", ""][:5]
+        name = _plain(op)
+        if name in _INPUT_ONLY:
+            parts.append((name, _count(sin), "", din, ""))
+        elif name in _OUTPUT_ONLY:
+            parts.append((name, "", _count(sout), "", dout))
+        elif name.startswith(_BOTH) and not name.startswith("reduce_oop"):
+            parts.append((name, _count(sin), _count(sout), din, dout))
+        else:  # barrier, all_to_all, coalesced, names that we do not know: only the op
+            parts.append((name, "", "", "", ""))
+    # Parts of a coalesced unit are compared as a multiset (notes/flight-recorder.md 6, step 9).
+    return tuple(sorted(parts))
+
+
+def _count(shapes: str) -> str:
+    try:
+        return str(_numel(shapes))
+    except (ValueError, IndexError):
+        return shapes
+
+
+def difference(a: str, b: str) -> str:
+    """What two signatures of one unit differ in: "" nothing, "op", "size", "dtype" (in that order of weight)."""
+    x, y = canonical(a), canonical(b)
+    if x == y:
+        return ""
+    if [p[0] for p in x] != [p[0] for p in y]:
+        return "op"
+    return "size" if [p[1:3] for p in x] != [p[1:3] for p in y] else "dtype"
+
+
+def symmetric(sig: str) -> bool:
+    """Can nobody finish this unless all have joined? Not so with a root, which may finish alone."""
+    return all(_plain(part.split("|")[0]).startswith(_SYMMETRIC) for part in sig.split("+"))
+
+
+def exchange(sig: str) -> bool:
+    """all_to_all: each finishes when it has all its parts, so one that has not may lack those of any peer."""
+    return all("all_to_all" in part.split("|")[0] or "alltoall" in part.split("|")[0] for part in sig.split("+"))
+
+
+def readable(sig: str) -> str:
+    """`all_reduce 8x4 Float`: a signature for a sentence."""
+    words = []
+    for part in sig.split("+")[:3]:
+        op, sin, sout, din, _ = [*part.split("|"), "", "", "", ""][:5]
+        size = sin if sin == sout or not sout else f"{sin or '-'} to {sout}"
+        words.append(" ".join(w for w in (op, size, din) if w))
+    return " + ".join(words)
+
+
+# ---------------------------------------------------------------- one rank
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a rank waits: its open unit with the smallest record id.
+
+    Only this one is the rank's edge in the wait graph; what it has enqueued behind it has not been reached
+    (prototype-findings 3.2: with all open ops instead, 8 times as many spurious units).
+    """
+
+    key: GroupKey
+    seq: int | None  # None: point to point
+    parts: tuple[tuple[str, int | None, int | None, Ordinal | None], ...] = ()
+    sig: str = ""
+    at: float | None = None  # created, epoch s, node's clock
+    timeout_s: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        return self.at + self.timeout_s if self.at is not None and self.timeout_s else None
+
+
+class RankView:
+    """One rank's reduced dump, with its groups by key. Windows and trails are decoded when asked for."""
+
+    __slots__ = ("head", "keys", "opens", "rank", "record", "rows", "sigs")
+
+    def __init__(self, rank: int, record: Mapping[str, Any]) -> None:
+        self.rank = rank
+        self.record = record
+        self.rows: dict[GroupKey, Mapping[str, Any]] = {}
+        self.keys: list[GroupKey] = []
+        self.sigs: tuple[str, ...] = tuple(str(s)[:512] for s in record.get("sigs", ())[:1024])
+        self.head: Head | None = None
+        self.opens: list[Head] = []
+
+    @property
+    def history(self) -> bool:
+        """Does it hold everything since the process began? Then "not there" means "never done"."""
+        return not self.record.get("wrapped") and not self.record.get("active_only")
+
+    def pair(self, key: GroupKey, side: str, src: int, dst: int) -> list[Any] | None:
+        """[enqueued, done, open] of the sends ("s") or receives ("r") from src to dst, each an ordinal or None."""
+        for row in self.record.get("pairs", ()):
+            if row[1:4] == [side, src, dst] and self.keys[row[0]] == key:
+                return list(row[4:7])
+        return None
+
+    def trail(self) -> list[tuple[int, int]]:
+        """The last collective units in the order of enqueueing, as (group index, number)."""
+        out: list[tuple[int, int]] = []
+        for run in str(self.record.get("trail", "")).split(",") if self.record.get("trail") else []:
+            g, _, rest = run.partition(":")
+            seq, _, count = rest.partition("*")
+            for i in range(min(int(count or 1), MOST_UNITS - len(out))):
+                out.append((int(g), int(seq) + i))
+        return out
+
+
+@dataclass
+class GroupInfo:
+    key: GroupKey
+    desc: str
+    members: Members
+    complete: bool  # False: nobody told the members, they are those that a dump happens to show
+    p2p: bool = False
+
+    def label(self) -> str:
+        name = f"{self.desc} " if self.desc else ""
+        return f"{name}{{{spoken(self.members)}}}"
+
+
+@dataclass
+class Records:
+    """All usable dumps of one job, decoded together: what `waitgraph` reads."""
+
+    views: dict[int, RankView]
+    groups: dict[GroupKey, GroupInfo]
+    world: int | None
+    refused: dict[int, str] = field(default_factory=dict)  # rank -> why its record could not be used
+    _windows: dict[tuple[str, tuple[str, ...]], dict[int, str]] = field(default_factory=dict)
+
+    def window(self, rank: int, key: GroupKey) -> dict[int, str]:
+        """number -> signature of the last units of a group on a rank ({} where the rank never used it)."""
+        row = self.views[rank].rows.get(key)
+        text = str(row.get("win", "")) if row else ""
+        if not text:
+            return {}
+        at = (text, self.views[rank].sigs)
+        if at not in self._windows:
+            self._windows[at] = _decode_window(text, self.views[rank].sigs)
+        return self._windows[at]
+
+    def patterns(self, key: GroupKey, ranks: Iterable[int]) -> dict[tuple[str, tuple[str, ...]], list[int]]:
+        """Ranks with the same window text and table, together: a healthy job of 8,192 ranks has a handful."""
+        found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+        for rank in ranks:
+            row = self.views[rank].rows.get(key)
+            if row and row.get("win"):
+                found.setdefault((str(row["win"]), self.views[rank].sigs), []).append(rank)
+        return found
+
+    def reached(self, rank: int, key: GroupKey) -> int:
+        """The collective of this group that the rank has come to: beyond it, it has not arrived (findings 3.2)."""
+        view = self.views[rank]
+        if view.head and view.head.key == key and view.head.seq is not None:
+            return view.head.seq
+        row = view.rows.get(key)
+        if row is None:
+            return -1
+        if row.get("open") is not None:
+            return int(row["open"]) - 1  # enqueued behind another open op is not joined
+        return self.enqueued(row, key)
+
+    def enqueued(self, row: Mapping[str, Any], key: GroupKey) -> int:
+        told = int(row.get("enq", -1))
+        # pg_status mixes numbers of sends and collectives in groups that have both (notes/flight-recorder.md 0, 4).
+        if not self.groups[key].p2p and row.get("status"):
+            told = max(told, int(row["status"][0]))
+        return told
+
+    def finished(self, rank: int, key: GroupKey, seq: int) -> bool:
+        """Has the rank surely finished this collective? (Not: it is over, perhaps by failing.)"""
+        row = self.views[rank].rows.get(key)
+        if row is None or seq == row.get("unsure"):
+            return False
+        first_open = row.get("open")
+        if first_open is not None:
+            return seq < int(first_open)
+        if self.groups[key].p2p or not row.get("status"):
+            return seq <= int(row.get("enq", -1))
+        return seq <= max(int(row.get("enq", -1)), int(row["status"][1]))
+
+
+def _decode_window(text: str, sigs: Sequence[str]) -> dict[int, str]:
+    out: dict[int, str] = {}
+    for segment in text.split(";"):
+        start, _, runs = segment.partition(":")
+        if not runs:
+            continue
+        seq = int(start)
+        for run in runs.split(","):
+            index, _, count = run.partition("*")
+            for _ in range(min(int(count or 1), MOST_UNITS - len(out))):
+                out[seq] = sigs[int(index)]
+                seq += 1
+    return out
+
+
+# ---------------------------------------------------------------- all ranks
+
+
+def decode(records: Mapping[int, Mapping[str, Any]], world: int | None = None) -> Records:
+    """Decode the reduced dumps of a job. `world`: its size where it is known from elsewhere."""
+    views: dict[int, RankView] = {}
+    refused: dict[int, str] = {}
+    for rank, record in sorted(records.items()):
+        try:
+            views[rank] = _view(rank, record)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            refused[rank] = f"its reduced dump is malformed ({error.__class__.__name__})"
+    told = Counter(row["ranks"] for v in views.values() for row in v.record["groups"] if row.get("desc") == "default_pg")
+    told.pop("", None)
+    if world is None and told:
+        world = len(members(told.most_common(1)[0][0]))
+    highest = max([-1, *views, *(m.top() for m in _all_members(views.values()))])
+    size = max(world or 0, highest + 1)
+    groups = _groups(views, size, world is not None)
+    for view in views.values():
+        _attach(view)
+    return Records(views, groups, world, refused)
+
+
+def _all_members(views: Iterable[RankView]) -> list[Members]:
+    return [members(text) for text in {row.get("ranks", "") for v in views for row in v.record["groups"]}]
+
+
+def _view(rank: int, record: Mapping[str, Any]) -> RankView:
+    if record.get("v") != 1:
+        raise ValueError("unknown version of the record")
+    view = RankView(rank, record)
+    for row in record["groups"]:
+        members(str(row.get("ranks", "")))
+        for name in ("enq", "open", "done", "unsure", "first"):
+            if row.get(name) is not None and not isinstance(row[name], int):
+                raise ValueError(name)
+        if row.get("status") is not None:
+            int(row["status"][0]), int(row["status"][1])
+        if row.get("win"):
+            _decode_window(str(row["win"]), view.sigs)
+    for g, _ in view.trail():
+        record["groups"][g]["name"]
+    for pair in record.get("pairs", ()):
+        record["groups"][pair[0]]["name"]
+        if len(pair) != 7:
+            raise ValueError("pairs")
+    return view
+
+
+def _groups(views: Mapping[int, RankView], size: int, sure: bool) -> dict[GroupKey, GroupInfo]:
+    """Give every group row of every rank its key; members from the configuration, else the default group, else a union."""
+    groups: dict[GroupKey, GroupInfo] = {}
+    by_name: dict[str, set[str]] = {}
+    loose: dict[GroupKey, set[int]] = {}
+    for view in views.values():
+        for row in view.record["groups"]:
+            if row.get("ranks"):
+                by_name.setdefault(str(row["name"]), set()).add(str(row["ranks"]))
+    for view in views.values():
+        for row in view.record["groups"]:
+            name, text, desc = str(row["name"]), str(row.get("ranks", "")), str(row.get("desc", ""))
+            if not text:
+                text = next((t for t in sorted(by_name.get(name, ())) if view.rank in members(t)), "")
+            if not text and desc == "default_pg" and size > 0:
+                text = folded(range(size)) if size > 1 else "0"
+            key = (name, text or f"?{desc}")
+            if not text:
+                loose.setdefault(key, set()).add(view.rank)
+            known = groups.get(key)
+            if known is None:
+                told = bool(row.get("ranks")) or (bool(text) and (desc != "default_pg" or sure))
+                known = groups[key] = GroupInfo(key, desc, members(text), told)
+            known.desc = known.desc or desc
+            known.p2p = known.p2p or bool(row.get("p2p"))
+            view.keys.append(key)
+            view.rows[key] = row
+    for key, ranks in loose.items():
+        # Nobody told the members (gloo): those with entries. Complete only if there is a dump of every rank.
+        groups[key].members = members(folded(ranks))
+        groups[key].complete = sure and len(views) >= size
+    return groups
+
+
+def _attach(view: RankView) -> None:
+    for unit in view.record.get("open", ()):
+        key = view.keys[unit["g"]]
+        parts = tuple((p[0], p[1], p[2], tuple(p[3]) if p[3] else None) for p in unit.get("p2p", ()))
+        seq = unit.get("seq")
+        at, limit = unit.get("at"), unit.get("ms")
+        view.opens.append(
+            Head(
+                key,
+                None if "p2p" in unit else (None if seq is None else int(seq)),
+                parts,
+                view.sigs[unit["sig"]],
+                float(at) if isinstance(at, int | float) else None,
+                limit / 1000 if isinstance(limit, int | float) and limit > 0 else None,
+            )
+        )
+    view.head = view.opens[0] if view.opens else None

@@ -1,0 +1,324 @@
+"""Step times: the healthy one, the present one, since when, and who is slow.
+
+Total step times never name a rank: in a synchronous job all ranks take equally long (notes/straggler-and-cost.md 2.1).
+A rank is named only from its own *compute* time against its peers, on its own clock, and its collective time must then
+be short: it is the one that the others wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from triage.facts.clocks import log_sample, log_time, our_time
+from triage.facts.evidence import Evidence
+from triage.facts.onset import Change, change
+from triage.facts.ranktable import rank_table
+from triage.facts.registry import fact, known, unknown
+from triage.model import Fact, Part, Sample
+
+
+@dataclass(frozen=True)
+class Series:
+    """Whole-step times of the job, oldest first: (end of the step on our clock or None, seconds)."""
+
+    steps: tuple[tuple[float | None, float], ...]
+    source: str  # "job log" or "step records"
+    sample: Sample | None
+    last_step: int | None = None
+
+
+@dataclass(frozen=True)
+class RankPace:
+    """The last steps of one rank, by step number, in milliseconds."""
+
+    rank: int
+    node: str
+    sample: Sample
+    compute: Mapping[int, float]
+    collective: Mapping[int, float]
+    data: Mapping[int, float]
+    total: Mapping[int, float]
+
+
+def job_series(ev: Evidence) -> Series | None:
+    """Step times from the job log, else from the per-rank records (median over ranks of each step)."""
+    sample = log_sample(ev)
+    if sample is not None:
+        rows = sample.data.get("iterations", {}).get("series") or []
+        steps: list[tuple[float | None, float]] = []
+        last = None
+        for row in rows:
+            if isinstance(row, list) and len(row) == 3 and _positive(row[2]):
+                # A restart inside one appended log begins again at a lower number: only this attempt's steps count.
+                if last is not None and isinstance(row[0], int) and row[0] < last:
+                    steps.clear()
+                steps.append((log_time(ev, row[1]), row[2] / 1000.0))
+                last = row[0] if isinstance(row[0], int) else last
+        if steps:
+            return Series(tuple(steps), "job log", sample, last)
+    paces = ev.derive(rank_paces)
+    numbers = sorted({step for pace in paces.values() for step in pace.total})
+    steps = []
+    for number in numbers:
+        times = [pace.total[number] for pace in paces.values() if number in pace.total]
+        steps.append((None, median(times) / 1000.0))
+    if not steps:
+        return None
+    return Series(tuple(steps), "step records", next(iter(paces.values())).sample, numbers[-1])
+
+
+def rank_paces(ev: Evidence) -> dict[int, RankPace]:
+    """The newest step columns of every rank that keeps records."""
+    found: dict[int, RankPace] = {}
+    for sample in ev.of("steps"):
+        for entry in sample.data.get("ranks") or ():
+            columns = entry.get("columns") if isinstance(entry, Mapping) else None
+            rank = entry.get("rank") if isinstance(entry, Mapping) else None
+            if not isinstance(columns, Mapping) or not isinstance(rank, int):
+                continue
+            total = columns.get("total_ms") or []
+            numbers = columns.get("step")
+            if not isinstance(numbers, list):  # one number a line: count back from nothing in common
+                continue
+            found[rank] = RankPace(
+                rank,
+                sample.node,
+                sample,
+                _column(numbers, columns.get("compute_ms")),
+                _column(numbers, columns.get("collective_ms")),
+                _column(numbers, columns.get("data_ms")),
+                _column(numbers, total),
+            )
+    return found
+
+
+def _column(numbers: list[Any], values: Any) -> dict[int, float]:
+    if not isinstance(values, list):
+        return {}
+    return {n: float(v) for n, v in zip(numbers, values) if isinstance(n, int) and _positive(v)}
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+
+
+def job_change(ev: Evidence) -> Change | None:
+    series = ev.derive(job_series)
+    values = [seconds for _, seconds in series.steps if seconds > 0] if series else []
+    return change(values)
+
+
+@fact("pace.source", type="text")
+def source(ev: Evidence) -> Fact:
+    """Where step times come from: "job log" or "step records"."""
+    series = ev.derive(job_series)
+    return known(series.source) if series else unknown("no step times were found in the job log or in step records")
+
+
+@fact("pace.steps", type="number", unit="steps")
+def steps(ev: Evidence) -> Fact:
+    """How many step times were read."""
+    series = ev.derive(job_series)
+    return known(len(series.steps)) if series else unknown("no step times were found")
+
+
+@fact("pace.t0_s", type="number", unit="s")
+def t0(ev: Evidence) -> Fact:
+    """The healthy step time: median of the fastest stable stretch of at least ten steps."""
+    found, series = ev.derive(job_change), ev.derive(job_series)
+    if found is None or series is None:
+        return unknown(f"fewer than ten step times were read ({len(series.steps) if series else 0})")
+    return known(found.healthy, text=f"{found.healthy:.3g} s a step ({series.source})", provenance=_seen(ev, series))
+
+
+@fact("pace.t1_s", type="number", unit="s")
+def t1(ev: Evidence) -> Fact:
+    """The present step time: median of the last stable stretch."""
+    found, series = ev.derive(job_change), ev.derive(job_series)
+    if found is None or series is None:
+        return unknown("fewer than ten step times were read")
+    return known(found.now, text=f"{found.now:.3g} s a step ({series.source})", provenance=_seen(ev, series))
+
+
+@fact("pace.increase", type="number")
+def increase(ev: Evidence) -> Fact:
+    """How much longer a step takes now than when healthy: 0.13 = 13 % longer. Loss of output is x/(1+x)."""
+    found = ev.derive(job_change)
+    if found is None:
+        return unknown("fewer than ten step times were read")
+    lost = found.increase / (1 + found.increase)
+    series = ev.derive(job_series)
+    return known(
+        found.increase,
+        text=f"whole step {found.healthy:.4g} s -> {found.now:.4g} s (+{found.increase:.1%}), output -{lost:.1%}",
+        provenance=_seen(ev, series),
+    )
+
+
+@fact("pace.onset", type="number", unit="epoch s")
+def onset(ev: Evidence) -> Fact:
+    """When the present pace began, on our clock."""
+    found, series = ev.derive(job_change), ev.derive(job_series)
+    if found is None or series is None:
+        return unknown("fewer than ten step times were read")
+    if not found.changed:
+        return unknown("the step times show no change")
+    at = series.steps[found.since][0]
+    if at is None:
+        return unknown("the steps carry no time that can be placed on our clock")
+    return known(at, provenance=_seen(ev, series))
+
+
+def _seen(ev: Evidence, series: Series | None) -> tuple[Any, ...]:
+    return ev.seen(series.sample) if series and series.sample else ()
+
+
+# ------------------------------------------------------------------------------------------------ who is slow
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """What comparing the ranks' compute times gave."""
+
+    slow: tuple[Part, ...] = ()
+    ratio: float | None = None  # compute of the slowest named rank over its peers' median
+    why: str = ""  # why nobody could be compared
+    steps: int = 0
+    provenance: tuple[Sample, ...] = field(default_factory=tuple)
+    moving: bool = False  # the slowest rank changes from step to step
+    contradicted: tuple[str, ...] = ()
+
+
+def outliers(ev: Evidence) -> Outliers:
+    """Rule K (notes/straggler-and-cost.md 2.5) on compute time, with the collective time as the second road."""
+    paces = {rank: pace for rank, pace in ev.derive(rank_paces).items() if pace.compute}
+    totals = [pace for pace in ev.derive(rank_paces).values() if pace.total]
+    if not paces:
+        why = "no rank writes its compute time"
+        if totals:
+            why = "only whole step times are there, and those are equal on all ranks of a synchronous job"
+        return Outliers(why=why)
+    world = ev.derive(rank_table).world_size or len(paces)
+    if len(paces) < 3 or len(paces) < 0.9 * world:
+        return Outliers(why=f"only {len(paces)} of {world} ranks tell their compute time")
+    common = _common_steps(ev, paces)
+    if len(common) < ev.limit("slow_min_steps"):
+        return Outliers(why=f"only {len(common)} steps at the present pace are common to all ranks")
+    middles = {rank: median(pace.compute[n] for n in common) for rank, pace in paces.items()}
+    found: list[Part] = []
+    ratios: list[float] = []
+    contradicted: list[str] = []
+    for rank, pace in paces.items():
+        peers = [m for other, m in middles.items() if other != rank]
+        middle = median(peers)
+        spread = max(1.4826 * median(abs(m - middle) for m in peers), ev.limit("slow_floor") * middle)
+        step_peers = {n: median(p.compute[n] for r, p in paces.items() if r != rank) for n in common}
+        ahead = sum(pace.compute[n] > ev.limit("slow_lead") * step_peers[n] for n in common) / len(common)
+        if (
+            middle > 0
+            and middles[rank] / middle >= ev.limit("slow_ratio")
+            and (middles[rank] - middle) / spread >= ev.limit("slow_spread")
+            and ahead >= ev.limit("slow_share")
+        ):
+            ratio = middles[rank] / middle
+            ratios.append(ratio)
+            waits = {r: median(p.collective[n] for n in common if n in p.collective) for r, p in paces.items()
+                     if any(n in p.collective for n in common)}  # fmt: skip
+            shortest = rank in waits and waits[rank] <= min(waits.values()) * 1.05 + 0.5
+            if waits and not shortest:
+                contradicted.append(f"rank {rank} does not have the shortest collective time")
+            found.append(
+                Part(
+                    "rank",
+                    node=pace.node,
+                    rank=rank,
+                    why=f"compute {middles[rank]:.4g} ms a step, peers {middle:.4g} ms (+{ratio - 1:.1%}), "
+                    f"in {round(ahead * len(common))} of {len(common)} steps"
+                    + (f"; shortest collective time ({waits[rank]:.3g} ms)" if shortest else ""),
+                )
+            )
+    slowest = [max(paces, key=lambda r: paces[r].compute[n]) for n in common]
+    usual = max(slowest.count(rank) for rank in set(slowest)) / len(slowest)
+    spreads = [max(p.compute[n] for p in paces.values()) / max(1e-9, median(p.compute[n] for p in paces.values()))
+               for n in common]  # fmt: skip
+    moving = not found and usual < 0.5 and median(spreads) >= ev.limit("slow_ratio")
+    return Outliers(
+        tuple(found),
+        max(ratios) if ratios else None,
+        steps=len(common),
+        provenance=tuple({p.node: p.sample for p in paces.values()}.values()),
+        moving=moving,
+        contradicted=tuple(contradicted),
+    )
+
+
+def _common_steps(ev: Evidence, paces: Mapping[int, RankPace]) -> list[int]:
+    """Steps that every rank recorded, of the present stretch only: a straggler that began lately must not be diluted."""
+    common = sorted(set.intersection(*(set(pace.compute) for pace in paces.values())))
+    slowest = [max(pace.compute[n] for pace in paces.values()) for n in common]
+    found = change([value for value in slowest if value > 0]) if len(common) >= 2 else None
+    return common[found.since :] if found is not None and found.changed else common
+
+
+@fact("pace.slow", type="number", unit="ranks", parts="rank")
+def slow(ev: Evidence) -> Fact:
+    """Ranks whose compute time stands out from their peers' in nearly every step (rule K)."""
+    found = ev.derive(outliers)
+    if found.why:
+        return unknown(found.why)
+    return known(
+        parts=found.slow,
+        text="; ".join(f"{p.label()}: {p.why}" for p in found.slow[:3]) or f"none of {found.steps} steps stands out",
+        provenance=ev.seen(*found.provenance[:8]),
+        contradicted_by=found.contradicted,
+    )
+
+
+@fact("pace.slow_ratio", type="number")
+def slow_ratio(ev: Evidence) -> Fact:
+    """Compute time of the slowest named rank over the median of its peers (1.136 = a GPU at 88 % speed)."""
+    found = ev.derive(outliers)
+    if found.ratio is None:
+        return unknown(found.why or "no rank stands out")
+    return known(found.ratio, text=f"+{found.ratio - 1:.1%} compute time")
+
+
+@fact("pace.slow_peers", type="number", unit="ranks", parts="rank")
+def slow_peers(ev: Evidence) -> Fact:
+    """Ranks that wait for the slow ones in every step: victims."""
+    found = ev.derive(outliers)
+    if found.why:
+        return unknown(found.why)
+    blamed = {part.rank for part in found.slow}
+    paces = ev.derive(rank_paces)
+    parts = [Part("rank", node=p.node, rank=r, why="waits for the slow rank in every step") for r, p in paces.items()
+             if r not in blamed]  # fmt: skip
+    return known(parts=parts if blamed else [])
+
+
+@fact("pace.moving", type="bool")
+def moving(ev: Evidence) -> Fact:
+    """Does the slowest rank change from step to step (imbalance, garbage collection)? Then nobody is to be evicted."""
+    found = ev.derive(outliers)
+    return unknown(found.why) if found.why else known(found.moving)
+
+
+def last_step_end(ev: Evidence) -> tuple[float, str, Sample] | None:
+    """The end of the newest step on our clock, from records or log: (time, source, sample)."""
+    best: tuple[float, str, Sample] | None = None
+    for sample in ev.of("steps"):
+        for entry in sample.data.get("ranks") or ():
+            at = entry.get("last_at") if isinstance(entry, Mapping) else None
+            if isinstance(at, int | float):
+                ours = our_time(ev, sample.node, float(at))
+                if best is None or ours > best[0]:
+                    best = (ours, "step records", sample)
+    series = ev.derive(job_series)
+    if series and series.sample and series.source == "job log":
+        times = [at for at, _ in series.steps if at is not None]
+        if times and (best is None or times[-1] > best[0]):
+            best = (times[-1], "job log", series.sample)
+    return best

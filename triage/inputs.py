@@ -1,0 +1,246 @@
+"""What a command is given, made ready: the job, the options of a run, folders of dumps, playbook files. Effects only."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from triage import config, ownfiles
+from triage.config import Config
+from triage.errors import ConfigError, UsageError
+from triage.investigate import Options, probe_names, shipped_playbooks
+from triage.model import Attempt, Job, Sample
+from triage.schedulers import inventory
+
+Say = Callable[[str], None]
+MAX_DUMP = 64 << 20
+MAX_DUMPS = 20_000
+MAX_FOLDER = 2 << 30
+
+
+# ------------------------------------------------------------------------------------------------ a live job
+
+
+def find_job(
+    job_id: str, nodes: str | None, flags: Mapping[str, str | None], *, warn: Say
+) -> tuple[Job, tuple[Config, inventory.Access]]:
+    """The job of that id, and how its inventory says to reach it."""
+    settings = config.load(flags)
+    for line in settings.warnings:
+        warn(line)
+    path = settings.value("inventory")
+    if not path:
+        if nodes:
+            return inventory.from_nodes(job_id, nodes), (settings, inventory.Access())
+        raise UsageError(
+            f"job {job_id}: nothing tells its nodes. Give --inventory FILE.yaml, or --nodes 'gpu[001-128]'"
+        )
+    read = inventory.parse(text_of(path, "inventory"), path)
+    job = read.job(job_id)
+    if nodes:
+        wanted = inventory.from_nodes(job_id, nodes).nodes
+        known = {node.name: node for node in job.nodes}
+        job = _with_nodes(job, tuple(known.get(node.name, node) for node in wanted))
+    return job, (settings, read.access)
+
+
+def _with_nodes(job: Job, nodes: Any) -> Job:
+    from dataclasses import replace
+
+    return replace(job, nodes=nodes)
+
+
+def text_of(path: str, what: str) -> str:
+    """A text file of the operator, read with patience. Every failure is one line."""
+    try:
+        data = ownfiles.read(os.path.expanduser(path), limit=4 << 20)
+    except ownfiles.TooSlow as error:
+        raise ConfigError(f"{what} {error}; copy it to local storage and try again") from None
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: {error.strerror}") from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} {path} is not text") from None
+
+
+def options(
+    command: str, found: tuple[Config, inventory.Access], job: Job, *, poke: bool, run_s: float | None, say: Say
+) -> Options:
+    """The options of a live run from flags, environment, files and the inventory."""
+    settings, access = found
+    if run_s is not None and not 2.0 <= run_s <= 3600.0:
+        raise UsageError(f"--timeout {run_s:g}: give seconds between 2 and 3600")
+    transport: dict[str, Any] = {}
+    keys = [settings.value("key")] if settings.value("key") else list(access.keys)
+    hosts = [settings.value("known_hosts")] if settings.value("known_hosts") else list(access.known_hosts)
+    if keys:
+        transport["key"] = [os.path.expanduser(key) for key in keys]
+    if hosts:
+        transport["known_hosts"] = [os.path.expanduser(path) for path in hosts]
+    if settings.value("user"):
+        transport["user"] = settings.value("user")
+    return Options(
+        command=command,
+        transport=settings.value("transport"),
+        transport_options=transport,
+        state_dir=settings.value("state_dir"),
+        profile=_profile(settings),
+        poke=poke,
+        run_s=run_s,
+        warnings=settings.warnings,
+        say=say,
+    )
+
+
+def _profile(settings: Config) -> str:
+    path = settings.value("profile")
+    return text_of(path, "profile") if path else ""
+
+
+def options_for_files(
+    command: str, flags: Mapping[str, str | None], warnings: Sequence[str], say: Say
+) -> Options:
+    """The options of a run over files: no transport, nothing to ask."""
+    settings = config.load(flags)
+    return Options(
+        command=command,
+        transport="files",
+        state_dir=settings.value("state_dir"),
+        profile=_profile(settings),
+        poke=False,
+        warnings=(*settings.warnings, *warnings),
+        say=say,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ a folder of dumps
+
+
+def dumps(folder: str) -> tuple[Job, list[Sample], float, list[str]]:
+    """A folder of flight-recorder dumps as a job of unknown state with one sample, the time of its newest line, warnings."""
+    from triage.readers.flight_records import newest_time, read_folder
+
+    files = list(_files(Path(folder)))
+    reading = read_folder(files)
+    if not reading.recognised:
+        names = ", ".join(name for name, _ in reading.unrecognised[:3]) or "nothing"
+        raise UsageError(f"{folder}: no flight-recorder dump in it (found: {names}); expected names such as _dump_3")
+    warnings = [f"{len(reading.recognised)} dumps read, ranks {_ranges(reading.ranks)}"]
+    for name, why in reading.unrecognised[:8]:
+        warnings.append(f"{name}: not read: {why}")
+    if len(reading.unrecognised) > 8:
+        warnings.append(f"and {len(reading.unrecognised) - 8} more files were not read")
+    newest = newest_time(reading.sample) or max((mtime for _, _, mtime in files), default=time.time())
+    job = Job(os.path.basename(os.path.abspath(folder)), "files", (), state="unknown", attempt=Attempt())
+    return job, [reading.sample], newest, warnings
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    from triage.schedulers.hostlist import fold
+
+    return re.sub(r"[\[\]]", "", fold(str(rank) for rank in ranks))
+
+
+def _files(folder: Path) -> list[tuple[str, bytes, float]]:
+    """(relative name, content, mtime) of the plain files below a folder; links are not followed."""
+    try:
+        if not ownfiles.exists(str(folder)):
+            raise UsageError(f"{folder}: no such folder")
+    except ownfiles.TooSlow as error:
+        raise UsageError(f"{error}; copy the dumps to local storage first") from None
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is a file; give the folder that holds the dumps")
+    found: list[tuple[str, bytes, float]] = []
+    total = 0
+    for base, folders, names in os.walk(folder, followlinks=False):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(base, name)
+            info = os.lstat(path)
+            if not stat.S_ISREG(info.st_mode):
+                continue
+            if info.st_size > MAX_DUMP or len(found) >= MAX_DUMPS or total + info.st_size > MAX_FOLDER:
+                found.append((os.path.relpath(path, folder), b"", info.st_mtime))
+                continue
+            total += info.st_size
+            try:
+                with open(path, "rb") as file:
+                    found.append((os.path.relpath(path, folder), file.read(MAX_DUMP), info.st_mtime))
+            except OSError:
+                found.append((os.path.relpath(path, folder), b"", info.st_mtime))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ playbooks
+
+
+def playbook_texts(paths: Sequence[Path]) -> dict[str, str]:
+    """Playbook files by the name that they carry inside (`playbook: frozen-job`)."""
+    from triage.tree.load import read_yaml
+
+    texts: dict[str, str] = {}
+    for path in paths:
+        text = text_of(str(path), "playbook")
+        document = read_yaml(text)
+        name = document.get("playbook") if isinstance(document, dict) else None
+        if not isinstance(name, str):
+            raise ConfigError(f"{path}: it does not say `playbook: NAME`")
+        texts[name] = text
+    return texts
+
+
+def _load(texts: Mapping[str, str]) -> Any:
+    from triage.facts import registry
+    from triage.tree.load import load_set
+
+    trees = {f"{name}.yaml": text for name, text in texts.items() if name != "costs"}
+    return load_set(trees, registry.catalogue(), probe_names())
+
+
+def playbook_lines() -> list[str]:
+    """One line a playbook: its name, version and size."""
+    books = _load(shipped_playbooks())
+    return [
+        f"{name}  version {book.version}, {len(book.questions)} questions, {len(book.verdicts)} verdicts"
+        for name, book in sorted(books.items())
+    ]
+
+
+def playbook_drawing(name: str) -> str:
+    """A playbook as a tree; `name` is one that ships, or a file."""
+    from triage.tree.load import did_you_mean
+    from triage.tree.show import show
+
+    texts = shipped_playbooks()
+    if name not in texts and Path(name).is_file():
+        added = playbook_texts([Path(name)])
+        texts.update(added)
+        name = next(iter(added))
+    books = _load(texts)
+    if name not in books:
+        raise UsageError(f'no playbook "{name}"{did_you_mean(name, books)}')
+    return show(books[name])
+
+
+def playbook_check(paths: Sequence[Path]) -> list[str]:
+    """Check files (with those that ship, which they may replace or lead to); raises ConfigError with every problem."""
+    books = _load({**shipped_playbooks(), **playbook_texts(paths)})
+    return [f"{name}: no problem in {len(book.questions)} questions and {len(book.verdicts)} verdicts"
+            for name, book in sorted(books.items())]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def seconds(text: str) -> float:
+    """`8s`, `48m`, `2h`, `90`: seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip())
+    if not match:
+        raise UsageError(f"{text!r} is not a duration such as 8s, 48m or 2h")
+    return float(match.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[match.group(2)]

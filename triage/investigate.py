@@ -1,0 +1,363 @@
+"""The one path: evidence in, report out.
+
+    resolve job -> connect -> look A -> window -> look B -> facts -> walk; a question that needs a costly probe asks for
+    it on its suspects only, and the walk goes on (DESIGN section 5)
+
+`live` gathers from the job's nodes; `replay` reads a case again; `explain` reads a folder of dumps. All three end in
+`conclude`. A deadline that passes yields a report of what is there; an interruption leaves a case that can be replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from triage import __version__, ownfiles
+from triage.case import CaseFile, CaseWriter, new_id
+from triage.conclude import Outcome, conclude, playbooks_of, thresholds
+from triage.errors import ConfigError, UsageError
+from triage.facts.evidence import Evidence
+from triage.facts.pace import job_change
+from triage.facts.ranktable import rank_sets, rank_table
+from triage.model import Job, Report, Sample
+from triage.tree.load import limits_of
+from triage.tree.walk import Request
+
+# DESIGN section 5. The run's own limit cuts each of them.
+CONNECT_S, LOOK_A_S, LOOK_B_S, COSTLY_S = 10.0, 15.0, 10.0, 20.0
+WINDOW_MIN_S, WINDOW_MAX_S, WINDOW_UNKNOWN_S, WINDOW_STEPS = 1.0, 20.0, 8.0, 3.0
+RUN_S, RUN_LARGE_S, LARGE_NODES = 60.0, 120.0, 128
+LOG_PATIENCE_S = 4.0
+
+CHEAP_A = ("reach", "ranks", "kernel", "nic", "steps")
+CHEAP_B = ("ranks", "nic", "steps")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run may be told. `say` gets progress lines (stderr); the answer is the returned report."""
+
+    command: str = "frozen-job"
+    transport: str = "ssh"
+    transport_options: Mapping[str, Any] = field(default_factory=dict)
+    state_dir: str = ""
+    profile: str = ""  # the profile's text
+    playbooks: Mapping[str, str] = field(default_factory=dict)  # instead of those that ship
+    poke: bool = True
+    run_s: float | None = None
+    warnings: tuple[str, ...] = ()
+    say: Callable[[str], None] = lambda line: None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its report, the case it was written from, and where that lies ("" = nowhere)."""
+
+    report: Report
+    case: CaseFile
+    folder: str = ""
+
+
+def shipped_playbooks() -> dict[str, str]:
+    """name -> text of the playbooks, signatures' thresholds and costs that come with the package."""
+    from importlib import resources
+
+    folder = resources.files("triage.playbooks")
+    names = ("frozen-job", "slow-job", "costs")
+    return {name: (folder / f"{name}.yaml").read_text(encoding="utf-8") for name in names}
+
+
+def probe_names() -> tuple[str, ...]:
+    from triage.transports.payload import probe_catalogue
+
+    return tuple(sorted(probe_catalogue()))
+
+
+def normal(sample: Sample) -> Sample:
+    """The sample as a case would give it back: what JSON cannot hold is gone before anything is concluded from it."""
+    return replace(sample, data=json.loads(json.dumps(dict(sample.data), default=str)))
+
+
+class _Run:
+    """One live run while it happens."""
+
+    def __init__(self, job: Job, options: Options) -> None:
+        self.job, self.options = job, options
+        self.begun = time.monotonic()
+        self.limit = options.run_s or (RUN_S if len(job.nodes) <= LARGE_NODES else RUN_LARGE_S)
+        self.samples: list[Sample] = []
+        self.took: dict[str, float] = {}
+        self.asked: list[str] = []
+        self.pokes = 0
+        self.warnings = list(options.warnings)
+        self.books = dict(options.playbooks) or shipped_playbooks()
+        self.probes = probe_names()
+        self.case_id = new_id(job.id, time.time())
+        self.writer = CaseWriter(self._folder())
+        self.limits = limits_of(playbooks_of(self._case(), self.probes), thresholds(options.profile))
+        self.save(complete=False)
+
+    def _folder(self) -> Path:
+        base = self.options.state_dir
+        try:
+            if base and ownfiles.writable_folder(str(Path(base, "cases"))):
+                return Path(base, "cases", self.case_id)
+            self.warnings.append(f"the state folder {base or '(none)'} is not writable; the case goes to a private folder")
+        except ownfiles.TooSlow as error:
+            self.warnings.append(f"{error}: shared storage may be stuck; the case goes to a private folder")
+        import tempfile
+
+        return Path(tempfile.mkdtemp(prefix="triage-")) / self.case_id
+
+    def left(self) -> float:
+        return max(0.0, self.limit - (time.monotonic() - self.begun))
+
+    def keep(self, sample: Sample) -> None:
+        held = normal(sample)
+        self.samples.append(held)
+        self.writer.sample(held)
+
+    def phase(self, name: str, since: float) -> None:
+        self.took[name] = round(self.took.get(name, 0.0) + time.monotonic() - since, 3)
+
+    def evidence(self) -> Evidence:
+        return Evidence(self.job, self.samples, time.time(), self.limits)
+
+    def _case(self, complete: bool = False, observed: float | None = None) -> CaseFile:
+        return CaseFile(
+            case=self.case_id,
+            command=self.options.command,
+            job=self.job,
+            observed=time.time() if observed is None else observed,
+            playbooks=self.books,
+            profile=self.options.profile,
+            asked=tuple(self.asked),
+            took_s={**self.took, "total": round(time.monotonic() - self.begun, 3)},
+            pokes=self.pokes,
+            transport=self.options.transport,
+            warnings=tuple(self.warnings),
+            tool_version=__version__,
+            complete=complete,
+            samples=tuple(self.samples),
+        )
+
+    def save(self, complete: bool, outcome: Outcome | None = None, case: CaseFile | None = None) -> None:
+        from triage.render import json as as_json
+
+        report = as_json.render(outcome.report) if outcome and outcome.report else None
+        self.writer.save(case or self._case(complete), outcome.facts if outcome else {}, report)
+
+
+def live(job: Job, options: Options) -> Result:
+    """Ask the job's nodes. Raises UsageError when two jobs' ranks are there and nothing tells which is meant."""
+    from triage.gather import Fleet, Progress
+    from triage.transports import base, payload
+
+    run = _Run(job, options)
+    say = options.say
+    load = payload.build(run.probes, deadline_s=run.limit + 5.0)
+    transport = base.load(options.transport, options.transport_options)
+
+    def progress(step: Progress) -> None:
+        if step.done == step.of:
+            say(f"{step.step}: {step.done} of {step.of} nodes")
+
+    fleet = Fleet(job.nodes, transport, load, on_sample=run.keep, on_progress=progress)
+    try:
+        _gather(run, fleet)
+        outcome, case = _walk_on(run, fleet)
+    except BaseException:
+        run.save(complete=False)  # what was seen can still be replayed
+        raise
+    finally:
+        fleet.close()
+        run.writer.close()
+    assert outcome.report is not None
+    run.save(complete=True, outcome=outcome, case=case)
+    if run.writer.trouble:
+        say(run.writer.trouble)
+    return Result(outcome.report, case, str(run.writer.folder))
+
+
+def _gather(run: _Run, fleet: Any) -> None:
+    """Connect, look twice."""
+    job, say = run.job, run.options.say
+    since = time.monotonic()
+    read_own_log(run, "A")
+    fleet.open(min(CONNECT_S, run.left()))
+    run.phase("connect", since)
+    answered = {s.node for s in run.samples if s.probe == "contact" and s.status == "ok"}
+    since = time.monotonic()
+    fleet.look("A", _args(run, CHEAP_A), min(LOOK_A_S, run.left()))
+    run.phase("look_a", since)
+    evidence = run.evidence()
+    _refuse_two_jobs(evidence)
+    change = evidence.derive(job_change)
+    step = change.now if change else None
+    say(first_line(evidence, len(answered), step))
+    if not answered:
+        return
+    window = WINDOW_UNKNOWN_S if step is None else min(max(WINDOW_STEPS * step, WINDOW_MIN_S), WINDOW_MAX_S)
+    since = time.monotonic()
+    time.sleep(min(window, run.left()))
+    run.phase("window", since)
+    since = time.monotonic()
+    read_own_log(run, "B")
+    fleet.look("B", _args(run, CHEAP_B), min(LOOK_B_S, run.left()))
+    run.phase("look_b", since)
+
+
+def _args(run: _Run, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    from triage.readers.signatures import for_probe
+
+    job = run.job
+    args: dict[str, dict[str, Any]] = {name: {} for name in names if name in run.probes}
+    if "ranks" in args:
+        args["ranks"] = {"job_id": job.id, "match": dict(job.match)}
+    if "kernel" in args:
+        args["kernel"] = {"since": job.attempt.started, "signatures": for_probe("kernel")}
+    own = any(s.probe == "joblog" and not s.node and s.status == "ok" for s in run.samples)
+    if job.log and not own:  # a log that our own machine can read is not sent for from every node
+        args["joblog"] = {"path": job.log, "signatures": for_probe("joblog"), "since": job.attempt.started}
+    return args
+
+
+def read_own_log(run: _Run, look: str) -> None:
+    """The job log as our own machine sees it, read by a child that is not waited for beyond its deadline."""
+    from triage.probes import joblog
+    from triage.readers.signatures import for_probe
+
+    path, job = run.job.log, run.job
+    if not path:
+        return
+    signatures = for_probe("joblog")
+
+    def work() -> bytes:
+        return json.dumps(joblog.read_log(path, signatures, since=job.attempt.started)).encode()
+
+    data: dict[str, Any] = {}
+    status, note = "ok", ""
+    try:
+        data = json.loads(ownfiles.compute(work, path, LOG_PATIENCE_S))
+    except ownfiles.TooSlow as error:
+        status, note = "timeout", str(error)
+    except OSError as error:
+        status, note = "absent", f"{path}: {error.strerror or error}"
+    run.keep(Sample("joblog", "", look, status, data, received=time.time(), notes=(note,) if note else ()))
+
+
+def _refuse_two_jobs(evidence: Evidence) -> None:
+    sets = rank_sets(evidence)
+    if len(sets) > 1:
+        listed = "; ".join(" ".join(f"{name}={value}" for name, value in group) for group in sets[:5])
+        raise UsageError(
+            f"job {evidence.job.id}: {len(sets)} sets of ranks run on its nodes and nothing tells which is meant: {listed}. "
+            "Give the inventory's job a `match: {NAME: value}` that only one of them has"
+        )
+
+
+def first_line(evidence: Evidence, answered: int, step: float | None) -> str:
+    """State, last step, nodes answered, nearest deadline: what is known within seconds."""
+    from triage.facts.registry import other
+
+    last = other(evidence, "progress.last_step")
+    age = other(evidence, "progress.stall_age_s")
+    words = [f"job {evidence.job.id} {evidence.job.state}", f"{answered} of {len(evidence.job.nodes)} nodes answered"]
+    if last.known:
+        words.append(f"last step {last.value}" + (f" {age.value:.0f}s ago" if isinstance(age.value, float) else ""))
+    if step is not None:
+        words.append(f"{step:.3g}s a step")
+    if evidence.job.deadline is not None:
+        words.append(f"wall-time limit in {(evidence.job.deadline - evidence.observed) / 60:.0f} min")
+    return ", ".join(words)
+
+
+def _walk_on(run: _Run, fleet: Any) -> tuple[Outcome, CaseFile]:
+    """Walk; gather what a question asks for; walk again."""
+    while True:
+        can_ask = run.left() > 1.0
+        case = run._case(complete=True)
+        outcome = conclude(case, probes=run.probes, can_ask=can_ask)
+        if outcome.request is None:
+            return outcome, case
+        since = time.monotonic()
+        _ask(run, fleet, outcome.request, outcome)
+        run.phase("ask", since)
+
+
+def _ask(run: _Run, fleet: Any, request: Request, outcome: Outcome) -> None:
+    """One costly probe on the suspects' nodes."""
+    run.asked.append(request.probe)
+    connected = {s.node for s in run.samples if s.probe == "contact" and s.status == "ok"}
+    nodes = list(dict.fromkeys(p.node for p in request.parts if p.node in connected))
+    if not nodes:
+        return
+    args: dict[str, Any] = dict(request.args)
+    by_node: dict[str, dict[str, Any]] = {}
+    if request.probe == "flight_recorder":
+        args = {"poke": _may_poke(run, outcome), "wait_s": 6.0}
+        table = run.evidence().derive(rank_table)
+        for node in nodes:
+            ranks = [
+                {"rank": row.rank, "pid": row.pid} for row in table.rows.values() if row.node == node and row.alive
+            ]
+            by_node[node] = {**args, "ranks": ranks}
+        if args["poke"]:
+            run.options.say("asking the flight recorders for a fresh dump")
+    limit = min(COSTLY_S, run.left())
+    got = fleet.ask(request.probe, nodes, args, args_by_node=by_node, limit_s=limit)
+    run.pokes += sum(
+        entry.get("poke") == "written" for sample in got for entry in sample.data.get("ranks") or () if sample.status == "ok"
+    )
+
+
+def _may_poke(run: _Run, outcome: Outcome) -> bool:
+    """Once per incident, and only when progress was answered no (DESIGN section 1, idea 10)."""
+    if not run.options.poke or outcome.facts["progress.advancing"].value is not False:
+        return False
+    onset = outcome.facts["progress.onset"].value
+    began = round(onset[0]) if isinstance(onset, list) and onset else 0
+    restart = outcome.facts["job.attempt"].value or 0
+    mark = Path(run.writer.folder.parent.parent, "pokes", f"{_safe(run.job.cluster)}-{_safe(run.job.id)}-{restart}-{began}")
+    try:
+        if not ownfiles.writable_folder(str(mark.parent)):
+            return True
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in text)[:60]
+
+
+def replay(case: CaseFile, *, playbooks: Mapping[str, str] | None = None, until: str | None = None) -> Result:
+    """Conclude again from a case. Nothing is asked of any node."""
+    if playbooks:
+        case = replace(case, playbooks={**case.playbooks, **playbooks})
+    if not case.playbooks:
+        raise ConfigError(f"case {case.case} holds no playbooks; give one with --playbook")
+    outcome = conclude(case, probes=probe_names(), can_ask=False, until=until)
+    assert outcome.report is not None
+    return Result(outcome.report, case)
+
+
+def explain(job: Job, samples: list[Sample], observed: float, options: Options) -> Result:
+    """Conclude from evidence that somebody collected; saved as a case like any other run."""
+    run = _Run(job, options)
+    for sample in samples:
+        run.keep(sample)
+    run.writer.close()
+    run.asked = list(run.probes)  # nothing can be asked of a folder
+    case = run._case(complete=True, observed=observed)
+    outcome = conclude(case, probes=run.probes, can_ask=False)
+    assert outcome.report is not None
+    run.save(complete=True, outcome=outcome, case=case)
+    return Result(outcome.report, case, str(run.writer.folder))

@@ -1,0 +1,217 @@
+"""The lists of a report that tell the story: evidence, findings, what is unknown, timeline, deadlines, commands. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from triage.case import CaseFile
+from triage.cost.request import iso as iso_second
+from triage.facts.clocks import clock_offsets
+from triage.facts.evidence import Evidence
+from triage.facts.hard import hard_events
+from triage.facts.progress import onset_interval
+from triage.facts.ranktable import rank_table
+from triage.model import Command, Deadline, EvidenceLine, Fact, Finding, Moment, Part, Unknown
+from triage.tree.walk import Conclusion
+from triage.tree.words import clean, fold_parts, with_unit
+
+MOST = 12  # lines of one list; the case holds everything
+
+# Facts that are worth a line when they are true and did not become the verdict: (fact, class, words).
+FINDINGS = (
+    ("links.other_down", "nic", "a port that the job does not use changed; it is not the cause"),
+    ("links.flapped", "nic", "a port of the job changed between the looks"),
+    ("links.down_now", "nic", "a port of the job has no link"),
+    ("hosts.silent", "node", "did not answer; silence alone accuses nobody"),
+    ("waits.stale", "dump", "its dump is of another attempt or older than its process; not compared"),
+    ("ranks.stopped", "process", "is stopped (state T)"),
+    ("ranks.d_state", "process", "is in uninterruptible sleep (state D)"),
+    ("ranks.gone", "process", "is gone"),
+)
+
+# What would tell a fact that is unknown. {job} is the job id, {node} and {pid} the first suspect's, quoted.
+LEARN = {
+    "hard.events": ("whether the kernel or the launcher ended a rank", "ssh {node} sudo dmesg -T | tail -100"),
+    "seen.kernel_log": ("kernel events at the time of the stall", "ssh {node} sudo dmesg -T | tail -100"),
+    "ranks.gone": ("which rank processes still exist", "ssh {node} ps -eo pid,stat,etimes,args --sort=etimes"),
+    "waits.roots": ("which rank the others wait for", "ssh {node} py-spy dump --pid {pid}"),
+    "waits.cycle": ("whether ranks wait for each other", "ssh {node} py-spy dump --pid {pid}"),
+    "waits.mismatch": ("whether ranks called different collectives", "ssh {node} py-spy dump --pid {pid}"),
+    "waits.host_stuck": ("where the suspect stands in its program", "ssh {node} py-spy dump --pid {pid}"),
+    "progress.advancing": ("whether the job moves", "triage frozen-job {job}"),
+    "pace.slow": ("each rank's own compute time", "man triage-drill  # STEP RECORDS: how a job can write them"),
+    "links.down_now": ("the state of the job's ports", "ssh {node} ip -s link; ssh {node} ibstat"),
+}
+
+
+def iso(at: float | None) -> str | None:
+    return iso_second(at)
+
+
+def evidence_lines(ev: Evidence, facts: Mapping[str, Fact], found: Conclusion) -> tuple[EvidenceLine, ...]:
+    """The leaf's own facts, and what contradicts facts of the path."""
+    lines: list[EvidenceLine] = []
+    for name in found.evidence:
+        fact = facts.get(name)
+        if fact is None or not fact.known:
+            continue
+        where = fact.provenance[0] if fact.provenance else None
+        part = fact.parts[0] if len(fact.parts) == 1 else None
+        lines.append(
+            EvidenceLine(
+                fact=name,
+                text=clean(fact_text(fact), 400),
+                side="for",
+                node=part.node if part else where.node if where else None,
+                rank=part.rank if part else None,
+                probe=where.probe if where else None,
+                at=iso(where.at) if where else None,
+                age_s=round(max(0.0, ev.observed - where.at), 1) if where and where.at is not None else None,
+            )
+        )
+    lines += [
+        EvidenceLine(name, f"{clean(source, 80)} says otherwise", "against") for source, name in found.contradictions
+    ]
+    return tuple(lines[:MOST])
+
+
+def fact_text(fact: Fact) -> str:
+    """How the report says a fact: its own text, else its parts with their reasons, else value and unit."""
+    if fact.text:
+        return fact.text
+    if fact.parts:
+        why = next((part.why for part in fact.parts if part.why), "")
+        return f"{fold_parts(fact.parts)}{': ' + why if why else ''}"
+    return f"{fact.name} = {with_unit(fact)}"
+
+
+def findings(ev: Evidence, facts: Mapping[str, Fact], found: Conclusion) -> tuple[Finding, ...]:
+    """True, worth knowing, and not the cause."""
+    blamed = {(part.kind, part.node, part.rank, part.nic) for part in found.culprit_parts}
+    out: list[Finding] = []
+    for name, cls, words in FINDINGS:
+        fact = facts.get(name)
+        parts = [p for p in fact.parts if (p.kind, p.node, p.rank, p.nic) not in blamed] if fact else []
+        if parts:
+            out.append(Finding(cls, fold_parts(parts), f"{words} ({clean(parts[0].why, 160)})"))
+    for node, offset in sorted(ev.derive(clock_offsets).items()):
+        if abs(offset.offset_s) > 2.0:
+            text = f"its clock is {offset.offset_s:+.1f}s off ours (taken out of all times here)"
+            out.append(Finding("clock", node, text))
+    for sample in ev.of("joblog", status=None):
+        if not sample.node and sample.status == "timeout":
+            text = "the job log did not answer on our own machine within its deadline: shared storage may be stuck"
+            out.append(Finding("storage", None, text))
+            break
+    return tuple(out[:MOST])
+
+
+def unknowns(case: CaseFile, facts: Mapping[str, Fact], found: Conclusion) -> tuple[Unknown, ...]:
+    """What questions of the walk could not be answered, what else is missing, and the command that would tell."""
+    missing = {u.what: u for u in found.unknown}
+    for name in ("seen.kernel_log",):
+        fact = facts.get(name)
+        if fact is not None and isinstance(fact.value, int | float) and fact.value < 1 and case.job.nodes:
+            share = f"{1 - fact.value:.0%} of the kernel logs could not be read"
+            missing.setdefault(name, Unknown(name, share))
+    node, pid = _suspect(case, facts, found)
+    out = []
+    for name, unknown in missing.items():
+        tells, command = LEARN.get(name, (unknown.tells, None))
+        run = None
+        if command is not None and ("{node}" not in command or node) and ("{pid}" not in command or pid):
+            run = command.format(node=shlex.quote(node or ""), pid=pid, job=shlex.quote(case.job.id))
+        out.append(Unknown(name, clean(unknown.why, 200), tells, run))
+    return tuple(out[:MOST])
+
+
+def _suspect(case: CaseFile, facts: Mapping[str, Fact], found: Conclusion) -> tuple[str | None, int | None]:
+    """A node and process worth looking at: a culprit, a root, a silent node, else the first node."""
+    candidates: list[Part] = [*found.culprit_parts]
+    for name in ("waits.roots", "waits.possible", "hosts.silent"):
+        candidates += facts[name].parts if name in facts else ()
+    node = next((part.node for part in candidates if part.node), None)
+    if node is None and case.job.nodes:
+        node = case.job.nodes[0].name
+    pid = None
+    for sample in case.samples:
+        if sample.probe == "ranks" and sample.node == node and sample.status == "ok":
+            for record in sample.data.get("ranks") or ():
+                wanted = {part.rank for part in candidates if part.node == node}
+                if isinstance(record.get("pid"), int) and (not wanted or record.get("rank") in wanted or pid is None):
+                    pid = record["pid"]
+    return node, pid
+
+
+def timeline(ev: Evidence, facts: Mapping[str, Fact]) -> tuple[Moment, ...]:
+    """Dated events on our clock, oldest first."""
+    moments: list[tuple[float, Moment]] = []
+
+    def add(at: float | None, what: str, part: Part | None = None, role: str | None = None) -> None:
+        when = iso(at)
+        if at is None or when is None:
+            return
+        node = part.node if part else None
+        error = ev.derive(clock_offsets).get(node or "")
+        moments.append(
+            (at, Moment(when, clean(what, 200), error.err_s if error else None, node, part.rank if part else None, role))
+        )
+
+    add(ev.job.attempt.started, "the attempt began")
+    interval = ev.derive(onset_interval)
+    if interval is not None:
+        add(interval[0], "the last step ended")
+    if isinstance(facts["pace.onset"].value, int | float):
+        add(float(facts["pace.onset"].value), "steps took longer from here on")
+    for event in ev.derive(hard_events):
+        add(event.at, event.text, event.part, "cause")
+    add(ev.observed, "triage looked")
+    return tuple(moment for _, moment in sorted(moments, key=lambda pair: pair[0])[:MOST])
+
+
+def deadlines(ev: Evidence, facts: Mapping[str, Fact]) -> tuple[Deadline, ...]:
+    """What will end the job by itself, nearest first."""
+    found: list[tuple[float, Deadline]] = []
+
+    def add(what: str, at: float, source: str) -> None:
+        found.append((at, Deadline(what, iso(at), round(at - ev.observed, 1), source)))
+
+    stop = facts.get("waits.timeout_at")
+    if stop is not None and isinstance(stop.value, int | float):
+        add("collective time-out", float(stop.value), "flight recorder")
+    if ev.job.deadline is not None:
+        add("wall-time limit", ev.job.deadline, ev.job.scheduler)
+    return tuple(deadline for _, deadline in sorted(found, key=lambda pair: pair[0]))
+
+
+def commands(case: CaseFile, ev: Evidence, found: Conclusion, mitigation: Mapping[str, Any]) -> tuple[Command, ...]:
+    """Copy-paste lines in the order of DESIGN section 7: save evidence, confirm, then act. triage runs none of them."""
+    out: list[Command] = list(found.collect)
+    table = ev.derive(rank_table)
+    for part in found.culprit_parts[:2]:
+        row = table.rows.get(part.rank) if part.rank is not None else None
+        if row is not None and row.alive and row.node and row.pid and found.verdict.fail == "stop":
+            out.append(
+                Command(
+                    "save the stack of the suspect before anything is restarted",
+                    f"ssh {shlex.quote(row.node)} py-spy dump --pid {row.pid}",
+                    "reads the process, which pauses for some milliseconds",
+                    "seconds",
+                )
+            )
+    again = _again(case)
+    if again:
+        out.append(Command("see whether it is still true before you act", again, "reads only", "under a minute"))
+    recommended = mitigation.get("recommended") or {}
+    if recommended.get("command_hint"):
+        out.append(Command(str(recommended.get("action")), str(recommended["command_hint"]), "changes the job", "see above"))
+    return tuple(out[:MOST])
+
+
+def _again(case: CaseFile) -> str:
+    """The command that repeats this run. Options that named files are not repeated: they stand in the case."""
+    if case.command == "frozen-job":
+        return f"triage {case.command} {shlex.quote(case.job.id)}"
+    return ""

@@ -1,0 +1,1 @@
+"""foreign formats to records; pure."""

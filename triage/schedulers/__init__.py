@@ -1,0 +1,1 @@
+"""from a job id to its nodes; one file a scheduler."""

@@ -1,0 +1,1 @@
+"""bytes to a node and back; one file a way."""

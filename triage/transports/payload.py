@@ -1,0 +1,141 @@
+"""What is sent to a node: a constant boot command, then one payload on standard input, then request lines.
+
+The boot command finds an interpreter and starts it with `-I -S -c "<boot>"`; the boot reads an eight-digit length, a
+newline and that many bytes, and runs them. Standard input stays open: further lines are requests (look B, a costly
+probe), its end means that the operator is gone (notes/prototype-findings.md 2.1). Nothing is installed or written.
+
+Probes are loaded from the package `triage.probes` as text; their PROBE literal is read by `ast.literal_eval`. No
+probe is ever executed on this side by loading it here.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from triage.errors import ConfigError, UsageError
+
+INTERPRETERS = (
+    "python3",
+    "/usr/libexec/platform-python",
+    *(f"python3.{minor}" for minor in range(13, 5, -1)),
+    "python",
+)
+# One line, and no quotes: it stands between the double quotes of sh, inside the single quotes of the login shell
+# (which may be csh or fish). Reads 9 bytes, then what they promise, from the raw descriptor: a buffered reader would
+# swallow the requests behind the payload. The alarm ends a boot whose payload never comes; the payload sets its own.
+BOOT = (
+    "import os,signal;signal.alarm(90);b=bytearray();"
+    "w=lambda n:all(iter(lambda:len(b)>=n or b.extend(os.read(0,n-len(b)) or os._exit(0)) or 2,True));"
+    "w(9);w(9+int(b));exec(bytes(b[9:]))"
+)
+NO_PYTHON = "triage: no Python 3 on this node"
+# `python` may be Python 2 and `python3` 3.4: the version is asked first (8 ms), since exec does not come back.
+COMMAND = (
+    "exec /bin/sh -c '"
+    f"for p in {' '.join(INTERPRETERS)}; do "
+    'command -v "$p" >/dev/null 2>&1 && '
+    '"$p" -I -S -c "import sys;sys.exit(sys.version_info<(3,6))" </dev/null >/dev/null 2>&1 && '
+    f'exec "$p" -I -S -c "{BOOT}"; '
+    f'done; echo "{NO_PYTHON}"; exit 127\''
+)
+BEGIN = b'{"_begin"'  # how the first line of the payload starts; what comes before it is a banner or a .bashrc
+
+
+@cache
+def _files() -> dict[str, str]:
+    """name -> source of every file of `triage.probes`, `_probe` included."""
+    folder = resources.files("triage.probes")
+    return {
+        entry.name[:-3]: entry.read_text(encoding="utf-8")
+        for entry in sorted(folder.iterdir(), key=lambda e: e.name)
+        if entry.name.endswith(".py") and entry.name != "__init__.py"
+    }
+
+
+def probe_sources() -> dict[str, str]:
+    """name -> source of every probe (files with a leading underscore are no probes)."""
+    return {name: text for name, text in _files().items() if not name.startswith("_")}
+
+
+@cache
+def _catalogue() -> dict[str, dict[str, Any]]:
+    return {name: read_literal(name, source) for name, source in probe_sources().items()}
+
+
+def probe_catalogue() -> dict[str, dict[str, Any]]:
+    """name -> PROBE literal of every probe that ships, read without running it. ConfigError names a broken file."""
+    return dict(_catalogue())
+
+
+def read_literal(name: str, source: str) -> dict[str, Any]:
+    """The PROBE literal of one probe source."""
+    try:
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "PROBE" for t in node.targets):
+                probe = ast.literal_eval(node.value)
+                if isinstance(probe, dict) and probe.get("name") == name:
+                    return probe
+                raise ConfigError(f"probe {name}: PROBE must be a literal map whose name is {name!r}")
+    except (SyntaxError, ValueError) as exc:
+        raise ConfigError(f"probe {name}: {exc}") from exc
+    raise ConfigError(f"probe {name}: has no PROBE literal")
+
+
+def build(
+    names: Iterable[str] | None = None,
+    *,
+    deadline_s: float = 90.0,
+    extra: Mapping[str, str] | None = None,
+    modules: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> bytes:
+    """The payload: length line and script.
+
+    names      probes to send; None = all
+    deadline_s after which the far side ends by itself: a cut cable sends no end of input
+    extra      name -> source of probes that do not ship (tests, an operator's own)
+    modules    name -> source of what probes may import (pynvml)
+    settings   the runner's other settings, see DEFAULTS in probes/_probe.py
+    """
+    sources = {**probe_sources(), **(extra or {})}
+    chosen = sorted(sources) if names is None else sorted(names)
+    missing = [name for name in chosen if name not in sources]
+    if missing:
+        raise UsageError(f"no probe is called {missing[0]!r}; there are: {', '.join(sorted(sources))}")
+    literals = {n: _literal(n, sources[n], extra or {}) for n in chosen}
+    config = {
+        "deadline_s": deadline_s,
+        "modules": {"_probe": _files()["_probe"], **(modules or {})},
+        "probes": {name: sources[name] for name in chosen},
+        "meta": {
+            name: {"version": literal.get("version", 1), "timeout_s": literal.get("timeout_s", 3)}
+            for name, literal in literals.items()
+        },
+        **settings,
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(config).encode("ascii"), 9)).decode("ascii")
+    script = (
+        "import base64,json,sys,types,zlib\n"
+        f"c=json.loads(zlib.decompress(base64.b64decode('{packed}')).decode('ascii'))\n"
+        "m=sys.modules['_probe']=types.ModuleType('_probe')\n"
+        "exec(compile(c['modules']['_probe'],'_probe.py','exec'),m.__dict__)\n"
+        "m.serve(c)\n"
+    ).encode("ascii")
+    return b"%08d\n" % len(script) + script
+
+
+def _literal(name: str, source: str, extra: Mapping[str, str]) -> dict[str, Any]:
+    return read_literal(name, source) if name in extra else _catalogue()[name]
+
+
+def request(look: str, ident: int, probes: Mapping[str, Mapping[str, Any]], limit_s: float) -> bytes:
+    """One request line. `ident` comes back on every answer: a late answer of an earlier look is known as such."""
+    line = {"look": look, "id": ident, "probes": probes, "limit_s": round(limit_s, 3)}
+    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"

@@ -1,0 +1,1 @@
+"""playbooks: conditions, load checks, the walk; pure."""
