@@ -18,6 +18,7 @@ also has a deadline of its own (notes/prototype-findings.md 2.2). Nothing is wri
 
 Python 3.6 ... 3.13, standard library only. Files with a leading underscore are no probes.
 """
+
 import errno
 import json
 import os
@@ -275,7 +276,7 @@ def own_address_space():
 def write_all(fd, raw):
     view = memoryview(raw)
     while view:
-        view = view[os.write(fd, view):]
+        view = view[os.write(fd, view) :]
 
 
 # ---------------------------------------------------------------- the runner
@@ -361,15 +362,19 @@ class Runner(object):
             self.kill(child)
         unkillable = self.sweep(0.3)
         own, theirs = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-        self.say({"_end": {
-            "interpreter": "%s %s" % (sys.version.split()[0], sys.executable),
-            "cpu_s": {
-                "own": round(own.ru_utime + own.ru_stime, 4),
-                "children": round(theirs.ru_utime + theirs.ru_stime, 4),
-            },
-            "killed": self.killed,
-            "unkillable": unkillable,
-        }})
+        self.say(
+            {
+                "_end": {
+                    "interpreter": "%s %s" % (sys.version.split()[0], sys.executable),
+                    "cpu_s": {
+                        "own": round(own.ru_utime + own.ru_stime, 4),
+                        "children": round(theirs.ru_utime + theirs.ru_stime, 4),
+                    },
+                    "killed": self.killed,
+                    "unkillable": unkillable,
+                }
+            }
+        )
         until = time.monotonic() + 1.0
         while self.out and time.monotonic() < until:
             select.select([], [self.emit], [], 0.1)
@@ -419,8 +424,12 @@ class Runner(object):
     def accept(self, line):
         try:
             request = json.loads(line.decode("utf-8"))
-            look = Look(str(request["look"]), request.get("id"), dict(request["probes"]),
-                        time.monotonic() + float(request["limit_s"]))
+            look = Look(
+                str(request["look"]),
+                request.get("id"),
+                dict(request["probes"]),
+                time.monotonic() + float(request["limit_s"]),
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             self.say({"_error": "bad request: " + describe(exc)})
             return
@@ -626,9 +635,15 @@ class Runner(object):
     def envelope(self, look, name, status, notes, took_s, data=None, at=None):
         look.open.discard(name)
         line = {
-            "probe": name, "version": self.meta.get(name, {}).get("version", 1), "node": "", "look": look.name,
-            "status": status, "took_s": took_s, "at": round(time.time(), 3) if at is None else at,
-            "data": data or {}, "notes": notes,
+            "probe": name,
+            "version": self.meta.get(name, {}).get("version", 1),
+            "node": "",
+            "look": look.name,
+            "status": status,
+            "took_s": took_s,
+            "at": round(time.time(), 3) if at is None else at,
+            "data": data or {},
+            "notes": notes,
         }
         if look.ident is not None:
             line["id"] = look.ident
@@ -647,7 +662,7 @@ class Runner(object):
     def flush(self):
         try:
             while self.out:
-                del self.out[:os.write(self.emit, self.out)]
+                del self.out[: os.write(self.emit, self.out)]
         except BlockingIOError:
             pass
         except OSError:

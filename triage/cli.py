@@ -148,9 +148,10 @@ def drill(
 ) -> None:
     """Break a real training job on an embedded cluster, and run frozen-job against it."""
     from triage.drill import run as drills
+    from triage.drill.table import table
 
     if list_:
-        print(drills.table())
+        print(table())
         return
     if not scenario:
         raise UsageError("say which scenario; see: triage drill --list")
@@ -224,12 +225,13 @@ def _answer(result: Result, output: Output, color: Color, explain: bool) -> None
 
 
 def _print(result: Result, output: Output, color: Color, explain: bool) -> None:
-    from triage.render import colored, get
+    from triage.inputs import use_color
+    from triage.render import get
 
     if output is Output.json:
         text = get("json")(result.report)
     else:
-        text = get("text")(result.report, color=colored(color.value, sys.stdout), explain=explain)
+        text = get("text")(result.report, color=use_color(color.value, sys.stdout.isatty()), explain=explain)
     sys.stdout.write(text)
     sys.stdout.flush()
     if result.folder:

@@ -228,7 +228,7 @@ def _plan_request(
         n_gpus=world,
         kind=verdict.kind,
         culprits=tuple(
-            CulpritNode(str(node), hard=node in hard, facts=max(1, roads), involved=found.leaf.culprit_role == "involved")
+            CulpritNode(str(node), hard=node in hard, facts=max(1, roads), involved=found.role == "involved")
             for node in accused
         ),
         onset=float(began) if began is not None else None,

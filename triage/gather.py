@@ -83,7 +83,7 @@ class _Link:
 
 # What a node's thread tells the caller: (request number, link, what)
 _Report = tuple[int, _Link, "Sample | str"]
-_DONE = "done"
+_DONE, _LATE = "done", "late"  # it said that it was done; it did not in time, or is lost
 _CONTACT = 0  # the request number of `open`
 
 
@@ -209,7 +209,7 @@ class Fleet:
                 keep(what)
                 continue
             open_nodes.discard(name)
-            for sample in self._absences(name, look, missing[name], limit_s):
+            for sample in self._absences(name, look, missing[name], limit_s, forgot=what == _DONE):
                 keep(sample)
             if self._on_progress:
                 self._on_progress(Progress(step, len(missing) - len(open_nodes), len(missing)))
@@ -220,12 +220,19 @@ class Fleet:
                 keep(sample)
         return got
 
-    def _absences(self, name: str, look: str, probes: Iterable[str], limit_s: float) -> list[Sample]:
+    def _absences(
+        self, name: str, look: str, probes: Iterable[str], limit_s: float, forgot: bool = False
+    ) -> list[Sample]:
         """Records for what did not come from one node, with the reason."""
         link = self._links[name]
         phase = link.contact.phase
         now = time.time()
-        status, why = link.lost or ("timeout", f"no answer within {limit_s:g} s")
+        silent = (
+            ("error", "said that it was done, without this")
+            if forgot
+            else ("timeout", f"no answer within {limit_s:g} s")
+        )
+        status, why = link.lost or silent
         samples = []
         for probe in sorted(probes):
             data = {**link.contact.data(), "error": link.contact.error or why} if probe == "contact" else {}
@@ -251,20 +258,22 @@ class Fleet:
             self._lose(link, exc)
         except Exception as exc:  # a bug of ours or of a library must not take the other nodes with it
             self._lose(link, Unreached(link.node.name, link.contact.phase, f"{type(exc).__name__}: {exc}"))
-        report((_CONTACT, link, _DONE))
+        report((_CONTACT, link, _LATE))
         while not link.abandoned:
             ask = link.inbox.get()
             if ask is None:
                 return
+            end = _LATE
             if not link.lost:
                 try:
                     self._serve(link, ask)
+                    end = _DONE
                 except Unreached as exc:
                     if exc.status != "timeout":
                         self._lose(link, exc)
                 except Exception as exc:
                     self._lose(link, Unreached(link.node.name, "read", f"{type(exc).__name__}: {exc}"))
-            report((ask.ident, link, _DONE))
+            report((ask.ident, link, end))
 
     def _connect(self, link: _Link, deadline: float) -> Sample:
         contact = link.contact
@@ -309,7 +318,7 @@ class Fleet:
         assert link.session is not None
         time_left = left(ask.deadline)
         if not time_left:
-            return
+            raise Unreached(link.node.name, "read", "not asked in time", "timeout")
         margin = min(self._limits.margin_s, time_left / 5)
         link.session.send(payload.request(ask.look, ask.ident, ask.probes, time_left - margin), ask.deadline)
         seen: set[str] = set()

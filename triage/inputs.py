@@ -214,7 +214,7 @@ def playbook_lines() -> list[str]:
 
 def playbook_drawing(name: str) -> str:
     """A playbook as a tree; `name` is one that ships, or a file."""
-    from triage.tree.load import did_you_mean
+    from triage.tree.expr import did_you_mean
     from triage.tree.show import show
 
     texts = shipped_playbooks()
@@ -236,6 +236,13 @@ def playbook_check(paths: Sequence[Path]) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------ words
+
+
+def use_color(choice: str, terminal: bool, environ: Mapping[str, str] = os.environ) -> bool:
+    """Colour on stdout? `always` wins; else only on a terminal that is not dumb, and never with NO_COLOR set."""
+    if choice != "auto":
+        return choice == "always"
+    return terminal and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
 
 
 def seconds(text: str) -> float:

@@ -7,7 +7,7 @@ import pytest
 from triage.cost.escalate import break_even
 from triage.cost.loss import accumulated, gpu_hours, lost_fraction, lost_minutes, step_increase
 
-ONSET = 1_796_000_000.0
+ONSET = 1_795_914_720.0  # 2026-11-29T01:12:00Z
 
 
 def steps(n: int, step_s: float, start: float = ONSET) -> list[tuple[float | None, float]]:
@@ -67,7 +67,7 @@ def test_rent_is_the_exact_sum_over_the_steps_since_onset() -> None:
 
 
 def test_steps_before_the_onset_and_faster_steps_do_not_lower_the_rent() -> None:
-    series = [*steps(10, 5.0, ONSET - 50), (ONSET + 1.2, 1200.0), (ONSET + 1.7, 500.0)]
+    series = [*steps(10, 5.0, ONSET - 50.1), (ONSET + 1.2, 1200.0), (ONSET + 1.7, 500.0)]
     rent = accumulated(series, 1.0, ONSET, ONSET + 1.7, 0.1)
     assert rent.value == pytest.approx(0.2 / 60)
 

@@ -1,4 +1,4 @@
-"""S4: what a restart costs, from which checkpoint, and how long to wait instead (notes/straggler-and-cost.md 3.2, 3.7)."""
+"""S4: its price, from which checkpoint, and how long to wait instead (notes/straggler-and-cost.md 3.2, 3.7)."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def test_a_short_dump_beats_waiting_and_a_long_one_does_not() -> None:
 
 
 def test_the_print_out_restart_is_18_minutes() -> None:
-    found = price(
-        lost=0.12, age=exact(35), interval=exact(60), restart=Quantity(15, 5, 40), dump=None, inevitable=True
-    )
+    found = price(lost=0.12, age=exact(35), interval=exact(60), restart=Quantity(15, 5, 40), dump=None, inevitable=True)
     assert found.choice == "wait_next"
     assert found.overhead.value == pytest.approx(18.0)
     assert found.wait_min == pytest.approx(25.0)
@@ -72,9 +70,7 @@ def test_the_work_of_a_job_that_may_heal_is_at_stake() -> None:
 
 
 def test_an_unknown_age_counts_as_half_the_interval_and_is_still_reported_as_unknown() -> None:
-    found = price(
-        lost=1.0, age=UNKNOWN, interval=Quantity(60, 20, 180), restart=exact(15), dump=None, inevitable=False
-    )
+    found = price(lost=1.0, age=UNKNOWN, interval=Quantity(60, 20, 180), restart=exact(15), dump=None, inevitable=False)
     assert found.age_min is None
     assert found.overhead.value == 45
     assert found.overhead.low == 15 and found.overhead.high == 195

@@ -18,7 +18,7 @@ from triage.drill.cluster import Cluster
 # What would give a scenario away. `default` is not `fault`: a word may not begin or end inside another.
 TELLING = re.compile(
     r"(?<![a-z])(dead|deadlock\w*|straggl\w*|drill\w*|faults?|faulty|slow\w*|healthy|swap\w*|killed|victims?|culprits?"
-    r"|scenario\w*|opposite|order|frozen|hang|hung|inject\w*|speed|blind\w*)(?![a-z])",
+    r"|scenario\w*|opposite|order|frozen|hang|hung|inject\w*|blind\w*)(?![a-z])",
     re.IGNORECASE,
 )
 

@@ -109,6 +109,8 @@ def test_a_step_of_the_walk_tells_value_and_unit_or_why_it_is_unknown() -> None:
         "links.down_now unknown: no port was read"
     )
     assert with_unit(Fact("x", None, "ranks")) == "unknown"
+    onset = Fact("progress.onset", [1790000000.0, 1790000008.5], text="between 21:40:00Z and 21:40:08Z")
+    assert fact_line(onset) == "progress.onset = between 21:40:00Z and 21:40:08Z"
 
 
 # ---------------------------------------------------------------- parts
@@ -177,7 +179,7 @@ def test_braces_are_doubled_and_blocks_become_one_paragraph() -> None:
         ("{0}", 2, "is no fact name"),
         ("{waits.absent", 1, "never closed"),
         ("a } b", 3, 'write "}}"'),
-        ("a \x1b[31m b", 3, "control character 27"),
+        ("a \x1b[31m b", 3, "the character 27"),
         ("x" * 2001, 1, "2000 are allowed"),
     ],
 )

@@ -216,14 +216,17 @@ class RankView:
         return None
 
     def trail(self) -> list[tuple[int, int]]:
-        """The last collective units in the order of enqueueing, as (group index, number)."""
+        """The last collective units in the order of enqueueing, as (group index, number); [] if it makes no sense."""
         out: list[tuple[int, int]] = []
-        for run in str(self.record.get("trail", "")).split(",") if self.record.get("trail") else []:
-            g, _, rest = run.partition(":")
-            seq, _, count = rest.partition("*")
-            for i in range(min(int(count or 1), MOST_UNITS - len(out))):
-                out.append((int(g), int(seq) + i))
-        return out
+        try:
+            for run in str(self.record.get("trail", "")).split(",") if self.record.get("trail") else []:
+                g, _, rest = run.partition(":")
+                seq, _, count = rest.partition("*")
+                for i in range(min(int(count or 1), MOST_UNITS - len(out))):
+                    out.append((int(g), int(seq) + i))
+        except ValueError:
+            return []
+        return out if all(0 <= g < len(self.keys) for g, _ in out) else []
 
 
 @dataclass
@@ -257,7 +260,10 @@ class Records:
             return {}
         at = (text, self.views[rank].sigs)
         if at not in self._windows:
-            self._windows[at] = _decode_window(text, self.views[rank].sigs)
+            try:
+                self._windows[at] = _decode_window(text, self.views[rank].sigs)
+            except (ValueError, IndexError):
+                self._windows[at] = {}
         return self._windows[at]
 
     def patterns(self, key: GroupKey, ranks: Iterable[int]) -> dict[tuple[str, tuple[str, ...]], list[int]]:
@@ -355,14 +361,16 @@ def _view(rank: int, record: Mapping[str, Any]) -> RankView:
                 raise ValueError(name)
         if row.get("status") is not None:
             int(row["status"][0]), int(row["status"][1])
-        if row.get("win"):
-            _decode_window(str(row["win"]), view.sigs)
-    for g, _ in view.trail():
-        record["groups"][g]["name"]
     for pair in record.get("pairs", ()):
         record["groups"][pair[0]]["name"]
         if len(pair) != 7:
             raise ValueError("pairs")
+    for unit in record.get("open", ()):
+        record["groups"][unit["g"]]["name"], view.sigs[unit["sig"]]
+        if unit.get("seq") is None and "p2p" not in unit:
+            raise ValueError("open")
+        if any(len(part) != 4 or (part[3] and len(part[3]) != 3) for part in unit.get("p2p", ())):
+            raise ValueError("p2p")
     return view
 
 

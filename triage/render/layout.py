@@ -150,4 +150,4 @@ def duration(seconds: float) -> str:
         minutes, rest = divmod(whole, 60)
         return f"{sign}{minutes}m{rest}s" if rest and whole < 900 else f"{sign}{round(whole / 60)}m"
     hours, minutes = divmod(round(whole / 60), 60)
-    return f"{sign}{hours}h{minutes}m" if minutes and hours < 48 else f"{sign}{hours}h"
+    return f"{sign}{hours}h{minutes}m" if minutes and hours < 48 else f"{sign}{round(whole / 3600)}h"

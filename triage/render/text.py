@@ -35,7 +35,7 @@ class _Page:
     def one_line(self, name: str, text: str, tail: str = "", style: str = _BOLD) -> None:
         """Label and text on one line; `tail` is never cut for the sake of `text`."""
         room = self.width - _GUTTER
-        tail = cut(tail, room - 12)
+        tail = cut(tail, room)
         self.lines.append((self.label(name, style) + cut(text, room - width_of(tail)) + tail).rstrip())
 
     def section(self, name: str, entries: Iterable[str], mark: str = "") -> None:
@@ -77,9 +77,10 @@ def _head(page: _Page, report: Report) -> None:
     named = "; ".join(word for word in (who, f"involved: {involved}" if involved else "") if word)
     if report.culprits and all(folding.label(c) in title for c in report.culprits):
         named = ""  # the title says it already
-    room = (page.width - _GUTTER) // 2
-    # The confidence is never cut; the names get half of the line, the title what is left.
-    tail = (f": {cut(named, room - 12)}" if named else "") + f". Confidence {clean(verdict.confidence, 8)}."
+    # The confidence is never cut. Names and title share the rest; where both are long, the names get three quarters.
+    sure = f". Confidence {clean(verdict.confidence, 8)}."
+    room = page.width - _GUTTER - len(sure) - len(": ")
+    tail = (f": {cut(named, max(room - width_of(title), 3 * room // 4))}" if named else "") + sure
     style = _BLUE if report.exit_code == 0 else _ORANGE
     page.one_line("VERDICT", title, tail, style)
     _do_this(page, report)
@@ -186,12 +187,13 @@ def _table(page: _Page, mitigation: Mapping[str, Any]) -> None:
         return
     chosen = _get(mitigation, "recommended", "strategy")
     # overhead in job-minutes; "pays from": the length of incident from which the step is worth it
-    page.lines += ["", page.label("OPTIONS") + " " * 7 + "overhead  pays from  now"]
+    wide = page.width >= 56
+    page.lines += ["", page.label("OPTIONS") + " " * 7 + ("overhead  pays from  now" if wide else "overhead  now")]
     for row in rows:
         name = f"{'>' if row.get('id') == chosen else ' '} {row.get('id')} {_STEPS.get(str(row.get('id')), '')}"
         middle = (row.get("overhead_job_min") or {}).get("mid")
         pays = row.get("break_even_incident_min")
-        head = f"{name:<18}{_minutes(middle):>8}{_minutes(pays):>11}  "
+        head = f"{name:<18}{_minutes(middle):>8}" + (f"{_minutes(pays):>11}  " if wide else "  ")
         page.lines += wrap(_now(row), page.width, head, " " * (len(head) if page.width >= 70 else _GUTTER))
 
 

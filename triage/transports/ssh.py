@@ -1,7 +1,8 @@
 """SSH by paramiko: one process, a thread or two per node, every phase with a deadline and a name.
 
 Options (the inventory's `ssh:` map): `key` (a path or list of paths; without it the agent and ~/.ssh/id_*),
-`known_hosts` (a path or list; without it ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts), `user`, `agent: false`.
+`known_hosts` (a path or list; without it ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts), `user`, `agent: false`,
+`limits` (seconds per phase, over PHASE_S).
 ~/.ssh/config is not read: paramiko would misread parts of it (notes/fanout-and-schedulers.md 2).
 
 Host keys are checked strictly and nothing is ever added to a known_hosts file. No set of paramiko's own time-outs
@@ -141,8 +142,9 @@ class SshTransport:
 
     name = "ssh"
 
-    def __init__(self, hosts: KnownHosts, identities: Identities, user: str) -> None:
+    def __init__(self, hosts: KnownHosts, identities: Identities, user: str, limits: Mapping[str, float]) -> None:
         self._hosts, self._identities, self._user = hosts, identities, user
+        self._limits = {**PHASE_S, **limits}
         self._dog = Watchdog()
         self._slots = threading.BoundedSemaphore(HANDSHAKES)
 
@@ -169,7 +171,7 @@ class SshTransport:
     def _open(
         self, node: Node, address: str, command: str, deadline: float, contact: Contact, types: list[str]
     ) -> SshSession:
-        step = _Step(node.name, contact, deadline)
+        step = _Step(node.name, contact, deadline, self._limits)
         targets = step.run("resolve", lambda until: _resolve(address, node.port, until))
         sock = step.run("tcp", lambda until: _dial(targets, until))
         guard = self._dog.at(deadline, lambda: _shut(sock))
@@ -245,13 +247,13 @@ class _OtherType(Exception):
 class _Step:
     """Runs one phase with its limit and turns whatever goes wrong into an Unreached that names the phase."""
 
-    def __init__(self, node: str, contact: Contact, deadline: float) -> None:
-        self.node, self.contact, self._deadline = node, contact, deadline
+    def __init__(self, node: str, contact: Contact, deadline: float, limits: Mapping[str, float]) -> None:
+        self.node, self.contact, self._deadline, self._limits = node, contact, deadline, limits
 
     def run(self, phase: str, action: Callable[[float], T]) -> T:
         if self.contact.phase != phase:
             self.contact.enter(phase)
-        limit = min(PHASE_S[phase], left(self._deadline))
+        limit = min(self._limits[phase], left(self._deadline))
         until = self._deadline - left(self._deadline) + limit
         try:
             return action(until)
@@ -434,7 +436,7 @@ def make(options: Mapping[str, Any]) -> SshTransport:
     files = _paths(options, "known_hosts") or ["~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"]
     identities = Identities.load(_paths(options, "key"), agent=options.get("agent", True) is not False)
     user = str(options.get("user") or "") or _own_name()
-    return SshTransport(KnownHosts.load([os.path.expanduser(f) for f in files]), identities, user)
+    return SshTransport(KnownHosts.load([os.path.expanduser(f) for f in files]), identities, user, _limits(options))
 
 
 def _paths(options: Mapping[str, Any], name: str) -> list[str]:
@@ -443,6 +445,16 @@ def _paths(options: Mapping[str, Any], name: str) -> list[str]:
     if not isinstance(paths, (list, tuple)) or not all(isinstance(p, (str, os.PathLike)) for p in paths):
         raise ConfigError(f"ssh: {name} must be a path or a list of paths")
     return [os.path.expanduser(os.fspath(p)) for p in paths]
+
+
+def _limits(options: Mapping[str, Any]) -> dict[str, float]:
+    limits = options.get("limits") or {}
+    if not isinstance(limits, Mapping):
+        raise ConfigError(f"ssh: limits must be a map of {', '.join(PHASE_S)}")
+    for phase, seconds in limits.items():
+        if phase not in PHASE_S or isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds <= 0:
+            raise ConfigError(f"ssh: limits: {phase}: not a phase ({', '.join(PHASE_S)}) with seconds above 0")
+    return {str(phase): float(seconds) for phase, seconds in limits.items()}
 
 
 def _own_name() -> str:

@@ -68,7 +68,6 @@ NOBODY_TO_NAME = ("healthy", "slow_everywhere", "inconclusive")
 FAILS = ("stop", "slow", "none")
 MITIGATIONS = ("none", "wait", "price", "restart", "restart_excluding", "fix_then_restart", "repair")
 STATES = ("frozen", "slow", "running", "busy", "pending", "suspended", "completing", "ended", "unknown")
-ROLES = ("culprit", "involved")
 
 _WORD = re.compile(r"[a-z][a-z0-9_-]*")
 _CAUSE = re.compile(r"([a-z_]+)/([a-z][a-z0-9_]*)")
@@ -192,9 +191,8 @@ class _Reader:
         if not isinstance(value, dict):
             self.wrong(where, f"must be a mapping, not {_shown(value)}")
             return {}
-        for key in value if keys else ():
-            if key not in keys:
-                self.wrong(where, f'unknown key "{clean(key, 60)}"{did_you_mean(key, keys)}')
+        for key in [key for key in value if keys and key not in keys][:20]:
+            self.wrong(where, f'unknown key "{clean(key, 60)}"{did_you_mean(key, keys)}')
         missing = [key for key in needs if value.get(key) is None]
         if missing:
             self.wrong(where, f"{' and '.join(missing)} missing")
@@ -322,7 +320,7 @@ class _Reader:
         table = {"goto": value} if isinstance(value, str) else value
         table = self.table(table, where, ("goto", "verdict", "rules_out", "costs"))
         goto, verdict = table.get("goto"), table.get("verdict")
-        if table and (goto is None) == (verdict is None):
+        if isinstance(value, (str, dict)) and (goto is None) == (verdict is None):
             self.wrong(where, "needs either goto or verdict")
         for key, target in (("goto", goto), ("verdict", verdict)):
             if target is not None and not isinstance(target, str):
@@ -361,12 +359,11 @@ class _Reader:
         mitigate = self.choice(t.get("mitigate"), f"{where}, mitigate", MITIGATIONS, "none")
         if mitigate == "fix_then_restart" and t.get("fix_first") is None:
             self.wrong(where, "fix_then_restart needs fix_first: what to fix")
-        role = self.choice(t.get("culprit_role"), f"{where}, culprit_role", ROLES, "culprit")
         exclude = self.flag(t.get("exclude"), f"{where}, exclude", mitigate == "restart_excluding")
-        if id_ in NOBODY_TO_NAME and t.get("culprits") is not None:
+        if id_ in NOBODY_TO_NAME and (t.get("culprits") is not None or t.get("involved") is not None):
             self.wrong(f"{where}, culprits", f"{id_} accuses nobody")
-        elif exclude and (t.get("culprits") is None or role != "culprit"):
-            self.wrong(where, "only culprits are excluded; it needs culprits with the role culprit")
+        elif exclude and t.get("culprits") is None:
+            self.wrong(where, "only culprits are excluded; it needs culprits")
         kind = self.text(t.get("kind"), f"{where}, kind") or None
         if kind and id_ in KINDS:
             kind = self.choice(kind, f"{where}, kind", KINDS[id_], KINDS[id_][0])
@@ -385,7 +382,7 @@ class _Reader:
             base=self.number(t.get("base"), f"{where}, base", 0, 1, 0.0, above=True),
             do_not=tuple(self.words(each, f"{where}, do_not") for each in do_not),
             culprits=self.fact(t.get("culprits"), f"{where}, culprits", parts=True),
-            culprit_role=role,
+            involved=self.fact(t.get("involved"), f"{where}, involved", parts=True),
             victims=self.fact(t.get("victims"), f"{where}, victims", parts=True),
             evidence=tuple(name for name in evidence if name is not None),
             fix_first=None if t.get("fix_first") is None else self.words(t["fix_first"], f"{where}, fix_first"),
@@ -427,7 +424,7 @@ class _Reader:
 
 _TOP_KEYS = ("playbook", "version", "says", "start", "thresholds", "questions", "verdicts")
 _VERDICT_KEYS = (
-    *("title", "says", "do_not", "culprits", "culprit_role", "victims", "evidence", "base", "fail", "mitigate"),
+    *("title", "says", "do_not", "culprits", "involved", "victims", "evidence", "base", "fail", "mitigate"),
     *("fix_first", "kind", "state", "exclude", "collect", "leads"),
 )
 

@@ -1,6 +1,6 @@
 """A playbook as people read it: `triage playbook show` (an indented tree, ≤ 80 columns) and the lines of `lint`.
 
-Each question stands once, below the first answer that leads to it; later answers name it. What `lint` finds here
+Each question stands once, below the first question that leads to it; later answers name it. What `lint` finds here
 are no errors (load.py refuses those): places where a playbook says less, or more surely, than its author may think.
 """
 
@@ -47,43 +47,23 @@ def _wrapped(text: str, indent: int, more: int = STEP) -> list[str]:
 
 
 def _tree(playbook: Playbook, playbooks: Mapping[str, Playbook]) -> Iterator[str]:
-    """Questions in the order of the walk, by a stack: (level, "question" or a finished line)."""
-    shown: set[str] = set()
-    below = _children(playbook, playbooks)
-    stack: list[tuple[int, str | list[str]]] = [(0, playbook.start)]
+    """Each question, its three answers, and below them the questions that stand here first. By a stack."""
+    placed = {playbook.start}
+    stack = [(playbook.start, 0)]
     while stack:
-        level, item = stack.pop()
-        if isinstance(item, list):
-            yield from item
-            continue
-        shown.add(item)
+        name, level = stack.pop()
+        question = playbook.questions[name]
         indent = min(STEP * (level + 1), DEEPEST)
-        question = playbook.questions[item]
         yield from _head(question, indent)
-        ahead: list[tuple[int, str | list[str]]] = []
+        below: list[tuple[str, int]] = []
         for answer in ANSWERS:
             arm = question.arms[answer]
-            ahead.append((level, _wrapped(f"{answer:<7} {_target(arm, playbook)}", indent + STEP, 8)))
-            ahead += [(level + 1, child) for child in below[item].get(answer, ())]
-        stack += reversed(ahead)
-
-
-def _children(playbook: Playbook, playbooks: Mapping[str, Playbook]) -> dict[str, dict[str, list[str]]]:
-    """question -> answer -> the question shown below that answer: each below the first that leads to it, as walked."""
-    below: dict[str, dict[str, list[str]]] = {name: {} for name in playbook.questions}
-    placed = {playbook.start}
-    stack = [playbook.start]
-    while stack:
-        name = stack.pop()
-        mine: list[str] = []
-        for answer in ANSWERS:
-            target = place(playbooks, playbook.questions[name].arms[answer])
+            yield from _wrapped(f"{answer:<7} {_target(arm, playbook)}", indent + STEP, 8)
+            target = place(playbooks, arm)
             if target and target[0] == playbook.name and target[1] not in placed:
                 placed.add(target[1])
-                below[name][answer] = [target[1]]
-                mine.append(target[1])
-        stack += reversed(mine)
-    return below
+                below.append((target[1], level + 1))
+        stack += reversed(below)
 
 
 def _head(question: Question, indent: int) -> list[str]:
@@ -111,7 +91,9 @@ def _leaf(spec: VerdictSpec) -> list[str]:
     lines = _wrapped(f"{spec.cause}  {base}fail {spec.fail}, {spec.mitigate}", STEP)
     lines += _wrapped(spec.title.text, 2 * STEP, 0)
     if spec.culprits:
-        lines += _wrapped(f"{spec.culprit_role}: {spec.culprits}", 2 * STEP)
+        lines += _wrapped(f"culprit: {spec.culprits}", 2 * STEP)
+    if spec.involved:
+        lines += _wrapped(f"involved: {spec.involved}", 2 * STEP)
     return lines
 
 

@@ -104,7 +104,7 @@ class VerdictSpec:
     base: float = 0.0
     do_not: tuple[Words, ...] = ()
     culprits: str | None = None
-    culprit_role: str = "culprit"
+    involved: str | None = None  # who is named, as involved, where nothing separates a culprit among them
     victims: str | None = None
     evidence: tuple[str, ...] = ()
     fix_first: Words | None = None
@@ -168,7 +168,8 @@ class Conclusion:
     """Where the walk ended.
 
     leaf            the leaf whose plan is in force: the one reached, or `inconclusive/weak` below the floor
-    culprit_parts   who is accused, with `leaf.culprit_role`; `victim_parts` are never among them
+    culprit_parts   who is accused, with `role`: the parts of `leaf.culprits`, else those of `leaf.involved`;
+                    `victim_parts` are never among them
     costs           (reason, amount) of all that was taken off, in the order of the path
     contradictions  (source, fact): each source once
     unknown         facts that a question on the path could not do without
@@ -182,6 +183,7 @@ class Conclusion:
     do_not: tuple[str, ...]
     fix_first: str | None
     culprit_parts: tuple[Part, ...]
+    role: Literal["culprit", "involved"]
     victim_parts: tuple[Part, ...]
     evidence: tuple[str, ...]
     steps: tuple[WalkStep, ...]
@@ -196,8 +198,7 @@ class Conclusion:
     @property
     def culprits(self) -> tuple[Culprit, ...]:
         """The accused as the report has them."""
-        role = cast(Literal["culprit", "involved"], self.leaf.culprit_role)
-        return tuple(as_culprit(part, role) for part in self.culprit_parts)
+        return tuple(as_culprit(part, self.role) for part in self.culprit_parts)
 
     @property
     def victims(self) -> tuple[Culprit, ...]:
@@ -279,15 +280,10 @@ def _start(playbooks: Mapping[str, Playbook], start: str) -> Place:
 
 def _until(playbooks: Mapping[str, Playbook], until: str) -> tuple[Place, ...]:
     """Every place that this name may mean: one with its playbook, or each question of that name."""
-    places = {
-        key: (playbook.name, name)
-        for playbook in playbooks.values()
-        for name in playbook.questions
-        for key in (f"{playbook.name}:{name}",)
-    }
-    found = tuple(where for key, where in places.items() if until in (key, where[1]))
+    places = [(playbook.name, name) for playbook in playbooks.values() for name in playbook.questions]
+    found = tuple(each for each in places if until in (each[1], ":".join(each)))
     if not found:
-        names = [*places, *(name for _, name in places.values())]
+        names = [*(name for _, name in places), *map(":".join, places)]
         raise UsageError(f'no question "{clean(until, 60)}"{did_you_mean(until, names)}')
     return found
 
@@ -348,7 +344,7 @@ def _conclude(
     level = next((word for least, word in LEVELS if score >= least), None)
     if level is not None:
         why.append(f"score {score:.2f}, {level} confidence")
-        if leaf.culprits and not _parts(leaf.culprits, facts):
+        if leaf.culprits and not _parts(leaf.culprits, facts) and not _parts(leaf.involved, facts):
             why.append(f"nobody is named: {fact_line(facts.get(leaf.culprits, Fact(leaf.culprits, None)))}")
         return _build(path, playbook, leaf, _verdict(leaf, facts, level, score, why), facts, limits, leaf)
     weak = playbook.verdicts.get(WEAK)
@@ -382,6 +378,8 @@ def _build(
     stopped_at: str | None = None,
 ) -> Conclusion:
     culprits = _parts(leaf.culprits, facts)
+    role: Literal["culprit", "involved"] = "culprit" if culprits or not leaf.involved else "involved"
+    culprits = culprits or _parts(leaf.involved, facts)
     victims = tuple(part for part in _parts(leaf.victims, facts) if not any(_is_or_on(part, c) for c in culprits))
     commands = ((each, each.run.render_command(facts)) for each in leaf.collect)
     return Conclusion(
@@ -392,6 +390,7 @@ def _build(
         do_not=tuple(words.render(facts) for words in leaf.do_not),
         fix_first=leaf.fix_first.render(facts) if leaf.fix_first else None,
         culprit_parts=culprits,
+        role=role,
         victim_parts=victims,
         evidence=leaf.evidence,
         steps=tuple(path.steps),

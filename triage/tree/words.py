@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +31,6 @@ SHOWN = 4  # parts that are written out; of more, the first three and a count
 
 # ESC [ … letter, ESC ] … BEL or ST, ESC + one character: what a terminal would obey.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?", re.DOTALL)
-_BAD_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 _SLOT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*", re.ASCII)
 _FORMS = ("parts", "text", "nodes", "ranks")
 _PARTS_FORMS = ("parts", "nodes", "ranks")
@@ -53,13 +51,9 @@ class WordsError(ConfigError):
 def clean(text: str, limit: int = MAX_VALUE) -> str:
     """One line that is safe on a terminal, at most `limit` characters: what came from a node goes through here."""
     text = _ESCAPE.sub("", text[: 20 * limit])
-    kept = "".join(" " if c in "\n\r\t" else c for c in text if c in "\n\r\t" or _harmless(c))
+    kept = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     one_line = " ".join(kept.split())
     return one_line if len(one_line) <= limit else one_line[: limit - 1] + "…"
-
-
-def _harmless(char: str) -> bool:
-    return (char.isascii() and char.isprintable()) or unicodedata.category(char) not in _BAD_CATEGORIES
 
 
 def duration(seconds: float | None) -> str:
@@ -131,7 +125,8 @@ def with_unit(fact: Fact) -> str:
 def fact_line(fact: Fact) -> str:
     """How a step of the walk tells a fact: `waits.absent = 1 ranks`, `links.down_now unknown: no port was read`."""
     if fact.known:
-        return f"{fact.name} = {with_unit(fact)}"
+        told = isinstance(fact.value, (list, tuple)) and fact.text  # an interval of times reads better as its sentence
+        return f"{fact.name} = {clean(fact.text) if told else with_unit(fact)}"
     return f"{fact.name} unknown" + (f": {clean(fact.reason)}" if fact.reason else "")
 
 
@@ -266,8 +261,8 @@ def compile_words(text: str, catalogue: Mapping[str, FactSpec]) -> Words:
                 literal = ""
             pieces.append(_slot(text[at + 1 : end], catalogue, at + 2))
             at = end + 1
-        elif not _harmless(char):
-            raise WordsError(f"holds the control character {ord(char)}", at + 1)
+        elif not char.isprintable():
+            raise WordsError(f"holds the character {ord(char)}, which does not print", at + 1)
         else:
             literal += char
             at += 1

@@ -1,0 +1,222 @@
+"""Probes open for reading only, need nothing but the standard library, and are Python 3.6: read from their code.
+
+A limit of file size stops bytes, but the empty file would still be made (notes/prototype-findings.md 2.2). One thing
+may be written at all: a byte into the flight recorder's FIFO, by a descriptor opened O_WRONLY | O_NONBLOCK.
+"""
+
+import ast
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "probes"
+FILES = sorted(p for p in FOLDER.glob("*.py") if p.name != "__init__.py")
+PROBES = [p for p in FILES if not p.name.startswith("_")]
+SHARED = "_probe.py"  # the runner: it forks, kills its own children and makes itself small
+TRAVELS = {"pynvml"}  # goes along in the payload
+
+STANDARD_IN_3_6 = set(
+    """array ast base64 binascii bisect bz2 calendar codecs collections contextlib copy ctypes datetime errno fcntl fnmatch
+    functools gc glob gzip hashlib heapq hmac importlib io ipaddress itertools json locale math operator os pathlib pickle
+    pickletools platform posixpath pprint pwd grp queue random re resource select shlex signal socket stat statistics
+    string struct subprocess sys tempfile textwrap time traceback types typing unicodedata uuid zlib""".split()
+)
+
+# Calls by name, whoever they are called on: what makes, changes, removes or ends something.
+FORBIDDEN = set(
+    """remove unlink mkdir makedirs mkfifo mknod rename renames replace_file rmdir removedirs link symlink truncate
+    ftruncate chmod chown lchown fchmod fchown utime setxattr removexattr kill killpg pidfd_send_signal terminate
+    send_signal system popen fork forkpty posix_spawn execv execve execvp execvpe execl execlp spawnv spawnl putenv
+    write_text write_bytes touch rmtree copyfile copytree move sendfile copy_file_range pwrite pwritev writev
+    setrlimit prlimit setpriority sched_setaffinity reboot sync mount umount""".split()
+)
+POKE_FLAGS = {"O_WRONLY", "O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW"}
+WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE", "O_EXCL"}
+
+
+def calls(tree):
+    """(call, name, receiver) of each call; `os.open` is ("open", "os"), `open` is ("open", "")."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute):
+                receiver = node.func.value
+                yield node, node.func.attr, getattr(receiver, "id", type(receiver).__name__)
+            elif isinstance(node.func, ast.Name):
+                yield node, node.func.id, ""
+
+
+def mode_of(call):
+    """The mode of an `open` call; None where it is no literal."""
+    given = [k.value for k in call.keywords if k.arg == "mode"] or call.args[1:2]
+    if not given:
+        return "r"
+    return given[0].value if isinstance(given[0], ast.Constant) and isinstance(given[0].value, str) else None
+
+
+def flags_of(call):
+    return {n.attr for n in ast.walk(call) if isinstance(n, ast.Attribute) and n.attr.startswith("O_")}
+
+
+def complaints(source, name):
+    """What a probe's code does that a probe may not do."""
+    tree = ast.parse(source)
+    found = []
+    may_poke = name == "flight_recorder.py"
+    for call, called, receiver in calls(tree):
+        where = f"{name}:{call.lineno}"
+        if called in FORBIDDEN:
+            found.append(f"{where} calls {called}")
+        if called == "open" and receiver in ("", "io", "gzip", "bz2", "codecs"):
+            mode = mode_of(call)
+            if mode is None or set(mode) - set("rbtU"):
+                found.append(f"{where} opens with mode {mode!r}")
+        elif called == "open" and receiver == "os":
+            flags = flags_of(call)
+            poke = may_poke and {"O_WRONLY", "O_NONBLOCK"} <= flags <= POKE_FLAGS
+            if (flags & WRITING_FLAGS and not poke) or not flags:
+                found.append(f"{where} os.open with {sorted(flags)}")
+        elif called == "open":
+            found.append(f"{where} opens through {receiver}")
+        if called == "write" and receiver == "os" and not may_poke:
+            found.append(f"{where} writes to a descriptor")
+        if called == "fdopen":
+            found.append(f"{where} calls fdopen")
+        if called in ("getattr", "__import__", "eval", "exec", "compile") and receiver == "":
+            if called != "getattr" or getattr(call.args[0], "id", "") in ("os", "io", "shutil", "subprocess"):
+                found.append(f"{where} calls {called}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or "."]
+            names = {alias.name for alias in node.names}
+            if node.module in ("os", "io", "shutil") and names & (FORBIDDEN | {"open", "write", "fdopen", "*"}):
+                found.append(f"{name}:{node.lineno} takes {sorted(names)} out of {node.module}")
+        else:
+            continue
+        for module in modules:
+            top = module.split(".")[0]
+            if top == "_probe":
+                continue
+            if top not in STANDARD_IN_3_6 | TRAVELS:
+                found.append(f"{name}:{node.lineno} imports {module}")
+            if top in ("subprocess", "tempfile", "shutil"):
+                found.append(f"{name}:{node.lineno} imports {module}: commands run through ctx.run, files are not made")
+    return found
+
+
+@pytest.mark.parametrize("path", PROBES, ids=lambda p: p.name)
+def test_a_probe_only_reads(path):
+    assert complaints(path.read_text(), path.name) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('/tmp/x', 'w')",
+        "open('/tmp/x', mode='a')",
+        "open('/tmp/x', 'r+')",
+        "open('/tmp/x', how)",
+        "io.open('/tmp/x', 'wb')",
+        "pathlib.Path('/tmp/x').open('w')",
+        "pathlib.Path('/tmp/x').write_text('x')",
+        "os.open('/tmp/x', os.O_WRONLY | os.O_CREAT)",
+        "os.open('/tmp/x', os.O_WRONLY | os.O_NONBLOCK)",
+        "os.open('/tmp/x', 65)",
+        "os.remove('/tmp/x')",
+        "os.kill(1, 9)",
+        "os.write(3, b'x')",
+        "getattr(os, 'un' + 'link')('/tmp/x')",
+        "import shutil",
+        "import subprocess",
+        "import requests",
+        "from os import unlink",
+        "exec('1')",
+    ],
+)
+def test_the_check_sees_through(code):
+    assert complaints(code, "probe.py")
+
+
+@pytest.mark.parametrize(
+    "code, name",
+    [
+        ("open('/proc/1/stat')", "probe.py"),
+        ("open('/proc/1/stat', 'rb')", "probe.py"),
+        ("os.open('/proc/1/stat', os.O_RDONLY | os.O_NONBLOCK)", "probe.py"),
+        ("os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)", "flight_recorder.py"),
+        ("'a'.replace('a', 'b')", "probe.py"),
+    ],
+)
+def test_the_check_lets_reading_and_the_poke_pass(code, name):
+    assert complaints(code, name) == []
+
+
+def test_the_shared_runner_writes_one_file_of_its_own_process_and_nothing_else():
+    tree = ast.parse((FOLDER / SHARED).read_text())
+    opened = []
+    for call, called, receiver in calls(tree):
+        if called == "open" and receiver in ("", "os"):
+            target = ast.unparse(call.args[0])
+            writes = set(mode_of(call) or "?") - set("rbt") if receiver == "" else flags_of(call) & WRITING_FLAGS
+            if writes:
+                opened.append((target, "".join(sorted(writes))))
+        assert called not in (FORBIDDEN - {"kill", "killpg", "fork", "setrlimit"}), f"line {call.lineno}: {called}"
+    assert sorted(opened) == [("'/proc/self/oom_score_adj'", "w"), ("os.devnull", "O_RDWR")]
+
+
+def test_the_shared_runner_kills_only_children_of_its_own():
+    tree = ast.parse((FOLDER / SHARED).read_text())
+    killers = {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for _, called, _ in calls(function)
+        if called in ("kill", "killpg") and function.name not in ("finish", "settle", "keep_deadlines")
+    }
+    # `kill` gets a Child, `sweep` what the kernel lists as our children, `run` the command that it started.
+    assert killers == {"kill", "sweep", "run"}
+
+
+@pytest.mark.parametrize("path", PROBES, ids=lambda p: p.name)
+def test_a_probe_file_has_the_shape_of_a_probe(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "the question it answers, a sample of its input, what fools it"
+    literal = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "PROBE"
+    )
+    assert literal["name"] == path.stem
+    assert {"name", "version", "needs", "timeout_s", "cost", "fields"} <= set(literal)
+    assert literal["cost"] in ("cheap", "slow", "intrusive") and literal["fields"]
+    collect = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "collect")
+    assert [a.arg for a in collect.args.args] == ["ctx"]
+    top = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    assert not any("_probe" in ast.unparse(n) for n in top), "operator code imports this file without _probe beside it"
+
+
+def pythons():
+    root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    found = {sys.version_info.minor: sys.executable}
+    for minor in range(6, 15):
+        places = sorted(glob.glob(f"{root}/versions/3.{minor}.*/bin/python3"))
+        places += [p for p in [shutil.which(f"python3.{minor}")] if p and "shims" not in p]
+        if places:
+            found[minor] = places[0]
+    return found
+
+
+@pytest.mark.parametrize("minor", range(6, 14))
+def test_all_of_it_compiles_under_each_python_from_3_6_on(minor):
+    python = pythons().get(minor)
+    if not python:
+        pytest.skip(f"no Python 3.{minor} here (pyenv install 3.{minor})")
+    code = "import io, sys\nfor f in sys.argv[1:]:\n    with io.open(f, encoding='utf-8') as file: compile(file.read(), f, 'exec')"
+    done = subprocess.run([python, "-W", "error", "-c", code, *map(str, FILES)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,513 @@
+"""Who waits for whom: the wait-for graph over flight records, and what its sinks mean.
+
+Nodes are ranks and *units* (one collective of one group, or one exchange between two ranks), so that a group of N members
+costs N edges and not N². A rank points at the unit where it waits; a unit points at the members that have not come to it.
+A sink of the condensation is: a rank - a root (dead, stuck on the device, stuck on the host); several - a cycle; a unit -
+all have joined and nobody finishes. Rules and the failing case that earned each: notes/prototype-findings.md 3.3.
+Pure: the same function serves live nodes and a folder of dumps. Linear in members of the groups that are waited in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from triage.facts.collectives import (
+    GroupInfo,
+    GroupKey,
+    Head,
+    Ordinal,
+    RankView,
+    Records,
+    canonical,
+    exchange,
+    readable,
+    spoken,
+    symmetric,
+)
+
+# A send may be over while its bytes still lie in transport buffers: 4 MiB a channel (NCCL_BUFFSIZE), a few channels a peer.
+# Below this an open receive whose send is done says nothing about the receiver (findings 3.3, rule 3).
+IN_FLIGHT_BYTES = 32 << 20
+_WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
+BEHIND = "one of its members has enqueued what the others wait for, behind another open operation"
+NO_HISTORY = "the dumps hold no history that would tell whether a member has finished its part or never begun it"
+MOST_WITNESSES = 256  # of the order trail, for one candidate
+MOST_CANDIDATES = 16
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One collective (`seq`) of a group, or the exchange of two of its members (`pair`)."""
+
+    key: GroupKey
+    seq: int | None = None
+    pair: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Members of one group that pass different things to the collective of one number."""
+
+    key: GroupKey
+    seq: int
+    sides: tuple[tuple[str, tuple[int, ...]], ...]  # (signature, ranks), the largest side first
+    named: tuple[int, ...]  # the minority, or whom the order trail separates; () if nothing separates them
+    by: Literal["majority", "trail", ""]
+
+
+@dataclass
+class Picture:
+    """What the wait graph says. Ranks are global; nothing here is a verdict."""
+
+    records: Records
+    waiting: dict[int, Unit] = field(default_factory=dict)  # rank -> the unit where it waits (one of them)
+    roots: dict[int, str] = field(default_factory=dict)  # rank -> "dead" | "stopped" | "device" | "host"
+    cycles: list[list[int]] = field(default_factory=list)
+    unsure_cycles: dict[int, str] = field(default_factory=dict)  # rank of a cycle -> why an edge of it is no proof
+    stuck_units: list[Unit] = field(default_factory=list)  # all have joined, nobody finishes
+    possible: set[int] = field(default_factory=set)  # members without a dump that would explain a wait; never accused
+    absent: dict[int, set[Unit]] = field(default_factory=dict)  # rank -> units that wait for it
+    mismatches: list[Mismatch] = field(default_factory=list)
+    device_stuck: dict[int, Unit] = field(default_factory=dict)  # rank -> the unit its peers have finished
+    swapper: int | None = None  # the one of a cycle whom the order trail separates
+    stalled: GroupKey | None = None  # the group in which most ranks wait
+    stalled_groups: set[GroupKey] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def group(self, key: GroupKey) -> GroupInfo:
+        return self.records.groups[key]
+
+    def label(self, unit: Unit) -> str:
+        info = self.group(unit.key)
+        if unit.pair:
+            return f"the exchange of ranks {unit.pair[0]} and {unit.pair[1]} in {info.label()}"
+        return f"number {unit.seq} of {info.label()}"
+
+    @property
+    def named_by_mismatch(self) -> set[int]:
+        return {rank for m in self.mismatches for rank in m.named}
+
+    @property
+    def tied_by_mismatch(self) -> set[int]:
+        return {rank for m in self.mismatches if not m.named for _, ranks in m.sides for rank in ranks}
+
+
+# ((role of the group, which of that role, number), what must agree) of each unit
+Trail = list[tuple[tuple[str, int, int], tuple[tuple[str, ...], ...]]]
+Node = tuple[Literal["r"], int] | tuple[Literal["u"], Unit]
+
+
+def draw(records: Records, incapable: Mapping[int, str] | None = None) -> Picture:
+    """The picture of these dumps. `incapable`: rank -> "dead" | "stopped", from the process list, not from dumps."""
+    return _Drawing(records, dict(incapable or {})).picture()
+
+
+class _Drawing:
+    def __init__(self, records: Records, incapable: dict[int, str]) -> None:
+        self.records = records
+        self.views = records.views
+        # A dump of a rank that has died since still tells where it waited; without one, it waits for nobody.
+        self.incapable = {rank: why for rank, why in incapable.items() if rank not in self.views}
+        self.edges: dict[Node, set[Node]] = {}
+        self.unsure: dict[tuple[Node, Node], str] = {}  # edges that a cycle must not be proven by
+        self.out = Picture(records)
+
+    def picture(self) -> Picture:
+        self.out.mismatches = self._mismatches()
+        self._collectives()
+        self._exchanges()
+        self._sinks()
+        self._stalled()
+        self._separate()
+        return self.out
+
+    def _edge(self, a: Node, b: Node) -> None:
+        self.edges.setdefault(a, set()).add(b)
+
+    # ------------------------------------------------------------ signatures first (rule 1)
+
+    def _mismatches(self) -> list[Mismatch]:
+        """The first unresolved difference of each group, finished entries included."""
+        found = []
+        for key, info in sorted(self.records.groups.items()):
+            patterns = self.records.patterns(key, (r for r in info.members if r in self.views))
+            if len(patterns) < 2:
+                continue
+            by_seq: dict[int, dict[tuple[tuple[str, ...], ...], list[tuple[str, list[int]]]]] = {}
+            for ranks in patterns.values():
+                for seq, sig in self.records.window(ranks[0], key).items():
+                    by_seq.setdefault(seq, {}).setdefault(canonical(sig), []).append((sig, ranks))
+            for seq in sorted(s for s, kinds in by_seq.items() if len(kinds) > 1):
+                sides = sorted(
+                    ((kind[0][0], tuple(sorted(r for _, ranks in kind for r in ranks))) for kind in by_seq[seq].values()),
+                    key=lambda side: (-len(side[1]), side[1]),
+                )
+                if not self._over(key, seq, [r for _, ranks in sides for r in ranks]):
+                    found.append(self._judge(key, seq, tuple(sides)))
+                    break
+        return found
+
+    def _over(self, key: GroupKey, seq: int, ranks: Iterable[int]) -> bool:
+        """Have all finished it and a later one? Then whatever differed did no harm (a spelling, an uneven variant)."""
+        return all(self.records.finished(r, key, seq) and self.records.finished(r, key, seq + 1) for r in ranks)
+
+    def _judge(self, key: GroupKey, seq: int, sides: tuple[tuple[str, tuple[int, ...]], ...]) -> Mismatch:
+        total = sum(len(ranks) for _, ranks in sides)
+        if len(sides[0][1]) * 2 > total:
+            return Mismatch(key, seq, sides, tuple(sorted(r for _, ranks in sides[1:] for r in ranks)), "majority")
+        one = self._odd_one([r for _, ranks in sides for r in ranks])
+        return Mismatch(key, seq, sides, () if one is None else (one,), "" if one is None else "trail")
+
+    # ------------------------------------------------------------ collectives
+
+    def _collectives(self) -> None:
+        waited: dict[GroupKey, dict[int, list[int]]] = {}
+        for rank, view in self.views.items():
+            if view.head and view.head.seq is not None:
+                waited.setdefault(view.head.key, {}).setdefault(view.head.seq, []).append(rank)
+        for key, units in waited.items():
+            info = self.records.groups[key]
+            seqs = sorted(units)
+            late: dict[int, list[int]] = {seq: [] for seq in seqs}  # by the smallest waited number beyond it
+            missing = []
+            for member in info.members:
+                if member in self.views:
+                    at = bisect_right(seqs, self.records.reached(member, key))
+                    if at < len(seqs):
+                        late[seqs[at]].append(member)
+                else:
+                    missing.append(member)
+            self._stuck_on_device(info, units)
+            explained = False
+            for i, seq in enumerate(seqs):
+                unit = Unit(key, seq)
+                for rank in units[seq]:
+                    self.out.waiting[rank] = unit
+                    if rank not in self.out.device_stuck:
+                        self._edge(("r", rank), ("u", unit))
+                self.edges.setdefault(("u", unit), set())
+                if i:
+                    self._edge(("u", unit), ("u", Unit(key, seqs[i - 1])))
+                explained = self._blame(unit, late[seq], missing, explained)
+
+    def _blame(self, unit: Unit, late: list[int], missing: list[int], explained: bool) -> bool:
+        """Edges from a unit to those who have not come to it. A member without a dump is blamed only if it can do nothing
+        any more, else it is possible at best, and only where nobody with a dump explains the wait (rule 4)."""
+        down = [m for m in missing if m in self.incapable]
+        for member in [*late, *down]:
+            self._edge(("u", unit), ("r", member))
+            self.out.absent.setdefault(member, set()).add(unit)
+            row = self.views[member].rows.get(unit.key) if member in self.views else None
+            if row is not None and unit.seq is not None and self.records.enqueued(row, unit.key) >= unit.seq:
+                self.unsure[("u", unit), ("r", member)] = BEHIND
+        if late or down:
+            return True
+        if not explained:
+            for member in missing:
+                self._edge(("u", unit), ("r", member))
+        return explained or bool(missing)
+
+    def _stuck_on_device(self, info: GroupInfo, units: Mapping[int, list[int]]) -> None:
+        """Rule 2: open at a unit that a peer has finished, with the same signature, where nobody can finish alone."""
+        for seq, ranks in units.items():
+            peers = [m for m in info.members if m in self.views and self.records.finished(m, info.key, seq)]
+            # Several of one unit that are left behind while few have finished: a path rather than those devices.
+            if not peers or (len(ranks) > 1 and len(ranks) * 2 > len(peers)):
+                continue
+            for rank in ranks:
+                sig = self._head(rank).sig
+                if exchange(sig):
+                    # It may lack the part of any peer: only if all others are through is it the rank itself.
+                    sure = len(peers) == len(info.members) - 1 > 0
+                else:
+                    sure = symmetric(sig) and any(self._same(rank, peer, info.key, seq, sig) for peer in peers)
+                if sure:
+                    self.out.device_stuck[rank] = Unit(info.key, seq)
+
+    def _same(self, rank: int, peer: int, key: GroupKey, seq: int, sig: str) -> bool:
+        other = self.records.window(peer, key).get(seq)
+        if other is not None:
+            return canonical(sig) == canonical(other)
+        # Dumps of open entries only keep no finished one to compare: its number must do.
+        return bool(self.views[peer].record.get("active_only"))
+
+    def _head(self, rank: int) -> Head:
+        head = self.views[rank].head
+        assert head is not None
+        return head
+
+    # ------------------------------------------------------------ point to point
+
+    def _exchanges(self) -> None:
+        blocked: dict[int, bool] = {}
+        pending: list[tuple[int, Head, list[int], bool]] = []
+        for rank, view in self.views.items():
+            head = view.head
+            if head is None or head.seq is not None:
+                continue
+            joined, missing, over, strong, unclear = [], [], 0, False, not head.parts
+            for part in head.parts:
+                side, src, dst, ordinal = part
+                partner = dst if side == "s" else src
+                if src is None or dst is None or partner is None or partner == rank:
+                    unclear = True
+                    continue
+                self.out.waiting.setdefault(rank, Unit(head.key, pair=(min(rank, partner), max(rank, partner))))
+                if partner not in self.views:
+                    missing.append(partner)
+                    continue
+                how = self._partner(self.views[partner], head.key, "r" if side == "s" else "s", src, dst, ordinal)
+                if how in ("late", "behind", "perhaps late"):
+                    self._edge(("r", rank), ("r", partner))
+                    self.out.absent.setdefault(partner, set()).add(self.out.waiting[rank])
+                    blocked[rank] = True
+                    if how != "late":
+                        self.unsure[("r", rank), ("r", partner)] = BEHIND if how == "behind" else NO_HISTORY
+                elif how == "joined":
+                    joined.append(partner)
+                else:
+                    over += 1
+                    strong = strong or side == "s" or self._bytes(head) > IN_FLIGHT_BYTES
+                    joined.append(partner)
+            down = [m for m in missing if m in self.incapable]
+            for partner in down:
+                self._edge(("r", rank), ("r", partner))
+                self.out.absent.setdefault(partner, set()).add(self.out.waiting[rank])
+                blocked[rank] = True
+            if not blocked.get(rank):
+                for partner in missing:
+                    self._edge(("r", rank), ("r", partner))
+                if not missing and over == len(head.parts) and strong and not unclear:
+                    # Rule 3: the partner has finished the matching one, so what hangs is on my side.
+                    self.out.device_stuck[rank] = self.out.waiting[rank]
+                elif not missing:
+                    pending.append((rank, head, joined, unclear))
+        for rank, head, joined, unclear in pending:
+            if unclear and not joined:
+                # A partner that cannot be mapped to a global rank: it waits, and we cannot say for whom.
+                self._edge(("r", rank), ("u", Unit(head.key, pair=(rank, -1))))
+                self.out.notes.append(f"rank {rank} waits in an exchange whose partner the dump does not tell")
+            for partner in joined:
+                if blocked.get(partner):
+                    # The partner is in the same exchange, which is held up by a third rank.
+                    self._edge(("r", rank), ("r", partner))
+                else:
+                    unit = Unit(head.key, pair=(min(rank, partner), max(rank, partner)))
+                    self._edge(("r", rank), ("u", unit))
+                    self.edges.setdefault(("u", unit), set())
+
+    def _bytes(self, head: Head) -> int:
+        _, sizes, _, dtype, _ = [*head.sig.split("+")[0].split("|"), "", "", "", ""][:5]
+        try:
+            return int(canonical(f"all_reduce|{sizes}|||")[0][1] or 0) * _WIDTH.get(dtype, 1)
+        except ValueError:
+            return 0
+
+    def _partner(
+        self, view: RankView, key: GroupKey, side: str, src: int, dst: int, mine: Ordinal | None
+    ) -> Literal["late", "behind", "perhaps late", "joined", "over"]:
+        """Where the partner stands with the operation that matches mine."""
+        told = view.pair(key, side, src, dst)
+        in_head = view.head is not None and any(p[:3] == (side, src, dst) for p in view.head.parts)
+        if told is None:
+            return "late" if view.history else "perhaps late"
+        enqueued, done, first_open = told
+        two = len(self.records.groups[key].members) == 2
+        if first_open is not None:
+            order = _compare(mine, first_open, two)
+            if order is not None and order < 0:
+                return "over"
+            if order is not None and order > 0:
+                return "late"  # it is still at an earlier one of the same pair
+            return "joined" if in_head else "behind"
+        order = _compare(mine, enqueued, two)
+        if order is None:
+            return "perhaps late"  # finished or never begun: without history, nobody can tell
+        if order > 0:
+            return "late"
+        order = _compare(mine, done, two)
+        return "over" if order is not None and order <= 0 else "perhaps late"
+
+    # ------------------------------------------------------------ sinks
+
+    def _sinks(self) -> None:
+        nodes: set[Node] = set(self.edges)
+        for targets in self.edges.values():
+            nodes |= targets
+        incoming: Counter[int] = Counter()
+        component = _components(self.edges, sorted(nodes, key=_order))
+        leaves: set[int] = set(component.values())
+        inside: dict[int, list[Node]] = {}
+        for node, c in component.items():
+            inside.setdefault(c, []).append(node)
+            for target in self.edges.get(node, ()):
+                if component[target] != c:
+                    leaves.discard(c)
+                    incoming[component[target]] += 1
+        for c in sorted(leaves):
+            ranks = sorted(node[1] for node in inside[c] if node[0] == "r")
+            if len(inside[c]) == 1 and not ranks:
+                unit = inside[c][0][1]
+                assert isinstance(unit, Unit)
+                if incoming[c] and not (unit.pair and unit.pair[1] < 0):
+                    self.out.stuck_units.append(unit)
+            elif len(inside[c]) == 1:
+                if incoming[c]:
+                    self._root(ranks[0])
+            else:
+                self.out.cycles.append(ranks)
+                for (a, b), why in self.unsure.items():
+                    if component.get(a) == c == component.get(b):
+                        self.out.unsure_cycles.update(dict.fromkeys(ranks, why))
+        for mismatch in self.out.mismatches:  # a unit whose members disagree is not "all joined"
+            self.out.stuck_units = [u for u in self.out.stuck_units if (u.key, u.seq) != (mismatch.key, mismatch.seq)]
+
+    def _root(self, rank: int) -> None:
+        if rank in self.incapable:
+            self.out.roots[rank] = self.incapable[rank]
+        elif rank not in self.views:
+            self.out.possible.add(rank)
+        else:
+            self.out.roots[rank] = "device" if rank in self.out.device_stuck else "host"
+
+    def _stalled(self) -> None:
+        """The groups in which somebody waits; the one where most do is "the" stalled group."""
+        waiters = Counter(unit.key for unit in self.out.waiting.values())
+        self.out.stalled_groups = set(waiters)
+        if waiters:
+            self.out.stalled = min(waiters, key=lambda k: (-waiters[k], -len(self.out.group(k).members), k))
+
+    # ------------------------------------------------------------ the order trail (rule 5)
+
+    def _separate(self) -> None:
+        if len(self.out.cycles) == 1:
+            self.out.swapper = self._odd_one(self.out.cycles[0])
+
+    def _odd_one(self, candidates: Iterable[int]) -> int | None:
+        """The one rank whose order of collectives differs from at least half of all others, while every other candidate
+        differs from at most one. None if nothing separates them."""
+        suspects = sorted(set(candidates))
+        if not 2 <= len(suspects) <= MOST_CANDIDATES:
+            return None
+        trails = {rank: self._trail(rank) for rank in suspects}
+        others = [r for r in self._witnesses(suspects)]
+        apart: dict[int, int] = {}
+        seen: dict[int, int] = {}
+        for rank in suspects:
+            apart[rank] = seen[rank] = 0
+            for other in others:
+                if other == rank:
+                    continue
+                if other not in trails:
+                    trails[other] = self._trail(other)
+                differs = _differ(trails[rank], trails[other])
+                if differs is not None:
+                    seen[rank] += 1
+                    apart[rank] += differs
+        odd = [r for r in suspects if seen[r] >= 2 and apart[r] >= 2 and apart[r] * 2 >= seen[r]]
+        if len(odd) == 1 and all(apart[r] <= 1 for r in suspects if r != odd[0]):
+            return odd[0]
+        return None
+
+    def _witnesses(self, suspects: list[int]) -> list[int]:
+        """All ranks with a dump; of very many, those nearest to the suspects (they run the same part of the program)."""
+        ranks = sorted(self.views)
+        if len(ranks) <= MOST_WITNESSES:
+            return ranks
+        return sorted(ranks, key=lambda r: (min(abs(r - s) for s in suspects), r))[:MOST_WITNESSES]
+
+    def _trail(self, rank: int) -> Trail:
+        """The last units, oldest first. Groups of one role stand for each other: rank 4's TP group is not rank 0's."""
+        view = self.views[rank]
+        roles: list[tuple[str, int]] = []
+        count: Counter[str] = Counter()
+        for g, key in enumerate(view.keys):
+            row = view.record["groups"][g]
+            role = str(row.get("desc") or "") or f"{len(self.out.group(key).members)} members"
+            roles.append((role, count[role]))
+            count[role] += 1
+        out = []
+        for g, seq in view.trail():
+            sig = self.records.window(rank, view.keys[g]).get(seq, "")
+            out.append(((*roles[g], seq), canonical(sig)))
+        return out
+
+
+def _compare(a: Ordinal | None, b: Iterable[int | None] | None, two: bool) -> int | None:
+    """-1, 0, 1 for a before, at, after b in the sequence of one pair; None where the ring has lost the count.
+
+    In a group of two the p2p number counts the pair itself; in a larger one it counts all of a rank's exchanges and says
+    nothing (notes/flight-recorder.md 1.2): there both sides count from the last collective that they share.
+    """
+    if a is None or b is None:
+        return None
+    epoch, index, number = b
+    if two and a[2] is not None and number is not None:
+        return (a[2] > number) - (a[2] < number)
+    if epoch is None or (a[0] == epoch and (a[1] is None or index is None)):
+        return None
+    x, y = (a[0], a[1] or 0), (epoch, index or 0)
+    return (x > y) - (x < y)
+
+
+def _differ(a: Trail, b: Trail) -> bool | None:
+    """Do two order trails part before one of them ends? None if they have nothing in common."""
+    at = {key: i for i, (key, _) in enumerate(b)}
+    start = next(((i, at[key]) for i, (key, _) in enumerate(a) if key in at), None)
+    if start is None:
+        return None
+    i, j = start
+    if i and j:  # neither begins inside the other: they part before
+        return True
+    return any(x != y for x, y in zip(a[i:], b[j:]))
+
+
+def _order(node: Node) -> tuple[str, str]:
+    return node[0], f"{node[1]:09d}" if isinstance(node[1], int) else repr(node[1])
+
+
+def _components(edges: Mapping[Node, set[Node]], nodes: list[Node]) -> dict[Node, int]:
+    """Strongly connected components, Tarjan's algorithm without recursion (recursion dies at 8,192 ranks)."""
+    index: dict[Node, int] = {}
+    low: dict[Node, int] = {}
+    component: dict[Node, int] = {}
+    stack: list[Node] = []
+    for start in nodes:
+        if start in index:
+            continue
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        work = [(start, iter(edges.get(start, ())))]
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in index:
+                    index[target] = low[target] = len(index)
+                    stack.append(target)
+                    work.append((target, iter(edges.get(target, ()))))
+                    break
+                if target not in component:
+                    low[node] = min(low[node], index[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    while True:
+                        member = stack.pop()
+                        component[member] = index[node]
+                        if member == node:
+                            break
+    return component
+
+
+def describe(picture: Picture, mismatch: Mismatch) -> str:
+    """`at number 4 of default_pg {0-3}: rank 1 all_reduce 16x4 Float, ranks 2, 3 all_reduce 8x4 Float`."""
+    sides = "; ".join(
+        f"rank{'s' if len(ranks) > 1 else ''} {spoken(ranks)} {readable(sig)}" for sig, ranks in mismatch.sides[:4]
+    )
+    return f"at {picture.label(Unit(mismatch.key, mismatch.seq))}: {sides}"
