@@ -218,7 +218,19 @@ def parse_members(value, cache):
 class _Group(object):
     """What one rank's entries say of one process group, while they are read."""
 
-    __slots__ = ("desc", "done", "first_seq", "members", "name", "p2p", "pg_id", "seqs", "starts_whole", "unsure", "upto")
+    __slots__ = (
+        "desc",
+        "done",
+        "first_seq",
+        "members",
+        "name",
+        "p2p",
+        "pg_id",
+        "seqs",
+        "starts_whole",
+        "unsure",
+        "upto",
+    )
 
     def __init__(self, name, desc, members):
         self.name, self.desc, self.members = name, desc, members
@@ -519,7 +531,7 @@ def dtypes_text(value):
 
 
 def op_name(name):
-    """"nccl:_all_gather_base" -> "_all_gather_base"; the backend is not part of what must agree."""
+    """ "nccl:_all_gather_base" -> "_all_gather_base"; the backend is not part of what must agree."""
     name = clean(name, 96) if isinstance(name, str) else "?"
     match = NAME.match(name)
     return (match.group(1) if match else name)[:48].replace("|", "/").replace("+", "/")
@@ -548,7 +560,11 @@ def unit_signature(entries, first, last, g, of_group):
         if type(e) is dict and of_group(e) == g:
             parts.append(entry_signature(e))
     text = "+".join(parts)
-    return text if len(text) <= 400 else "%s+#%d:%08x" % (parts[-1], len(parts), zlib.crc32(text.encode("utf-8")) & 0xFFFFFFFF)
+    return (
+        text
+        if len(text) <= 400
+        else "%s+#%d:%08x" % (parts[-1], len(parts), zlib.crc32(text.encode("utf-8")) & 0xFFFFFFFF)
+    )
 
 
 # ---------------------------------------------------------------- the record
@@ -718,9 +734,7 @@ def _pairs(read, wrapped, limit):
     rows = []
     for (g, side, src, dst), pair in newest[:limit]:
         if src is not None and dst is not None:
-            rows.append(
-                [g, side, src, dst] + [_counted(read, g, w, wrapped) for w in (pair.enq, pair.done, pair.open)]
-            )
+            rows.append([g, side, src, dst] + [_counted(read, g, w, wrapped) for w in (pair.enq, pair.done, pair.open)])
     return rows
 
 
@@ -853,7 +867,9 @@ def find_ranks(ctx, boot):
         env = parse_environ(data)
         rank, told = rank_of(env), read_stat(ctx, int(name), boot)
         if rank is not None and 0 <= rank < 1000000 and told and told[0] not in ("Z", "X"):
-            key = (rank,) + tuple(env.get(n) for n in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"))
+            key = (rank,) + tuple(
+                env.get(n) for n in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+            )
             found[int(name)] = (key, env, told)
     tops = {}
     for pid in sorted(found):

@@ -3,13 +3,13 @@
 Reads    the file in args["path"], its last 8 MiB:
          " [2026-11-30 21:40:01.123] iteration       12/  100000 | … | elapsed time per iteration (ms): 503.9 | …"
          "E1129 17:17:31.034000 4240 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) …"
-         "[rank3]:[E1129 17:17:31.412727749 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation …"
-Every line may wear a launcher's prefix ("3: ", "[rank3]:", "gpu003: "), colours, or be a progress bar (carriage returns).
+         "[rank3]:[E1129 17:17:31.412727749 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective …"
+A line may wear a launcher's prefix ("3: ", "[rank3]:", "gpu003: "), colours, or be a progress bar with carriage returns.
 `reduce_log` is pure and serves the operator's side for offline files as well.
 Fooled by   a job that prints nothing between steps, or whose output is buffered (silence is no stall); lines without a
-            date (they take the time of the nearest dated line above, `dated` is false); a log in local time (the zone is
-            measured against the file's mtime where its last line is dated, else it is `unknown`); earlier attempts in
-            the same file (pass `since`); whatever a rank chooses to print: a line is a claim, never a proof.
+            date (they take the time of the nearest dated line above, `dated` is false); a log in local time (its zone
+            is measured against the file's mtime where the last line is dated, else it is `unknown`); earlier attempts
+            in the same file (pass `since`); whatever a rank chooses to print: a line is a claim, never a proof.
 """
 
 import calendar
@@ -33,7 +33,7 @@ PROBE = {
         "zone": "utc (told by the lines, or measured against mtime) or unknown (taken as UTC)",
         "offset_s": "s, already subtracted from every time in the answer; 0 unless measured or told",
         "iterations": "training steps that the log tells: total planned, series of [iteration, at epoch s, elapsed ms]",
-        "hits": "lines that a signature knows, one per (id, groups, prefix), counted",
+        "hits": "known lines, one per (id, groups, prefix): at of the first, last_at and line_no of the last",
         "tail": "last lines, 300 characters each",
     },
 }
@@ -42,7 +42,7 @@ MAX_BYTES = 8 << 20
 BLOCK = 1 << 20
 LINE = 4096  # what of a line is looked at
 MAX_HITS = 200
-MAX_HITS_OF_ONE = 60  # one noisy signature must not push the others out
+FIRST_HITS, LAST_HITS = 20, 40  # of one signature: how it began and where it stands now; the middle is counted only
 MAX_LINES_OF_ONE = 20000  # lines of one block that one signature may look at
 MAX_SERIES = 2000
 DAY = 86400.0
@@ -53,19 +53,22 @@ PREFIX = re.compile(
     r"^\s{0,8}(?:\[(?P<tag>(?:rank|default|trainer|worker)\d{1,7})\]:|\[\d+,(?P<mpi>\d{1,7})\]<std\w{3}>:"
     r"|(?P<task>\d{1,7}): |(?P<host>[A-Za-z][\w.-]{0,62}): (?=\S))"
 )
-NOT_A_HOST = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)$|srun$|slurmstepd$|kernel$")
-MONTHS = dict((m, i + 1) for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()))
+NOT_A_HOST = re.compile(
+    r"(?:\w{1,40}\.){0,8}\w{0,40}(?:Error|Exception|Warning|Interrupt|Exit|Iteration)$|srun$|slurmstepd$"
+)
+MONTHS = {m: i + 1 for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())}
 STAMP = re.compile(
     r"(?<![\w.])(?:"
     r"(?P<y>20\d\d)-(?P<m>\d\d)-(?P<d>\d\d)[ T_](?P<t>\d\d:\d\d:\d\d)(?:[.,](?P<f>\d{1,9}))?(?P<z>Z|[+-]\d\d:?\d\d)?"
     r"|(?P<gm>[EWIFDV]\d{3,4}) (?P<gt>\d\d:\d\d:\d\d)(?:\.(?P<gf>\d{1,9}))?"
-    r"|(?P<sm>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<sd>\d{1,2}) (?P<st>\d\d:\d\d:\d\d)(?: (?P<sy>20\d\d))?"
+    r"|(?P<sm>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<sd>\d{1,2}) "
+    r"(?P<st>\d\d:\d\d:\d\d)(?: (?P<sy>20\d\d))?"
     r"|(?P<um>\d\d)/(?P<ud>\d\d)/(?P<uy>20\d\d)[ ,]{1,2}(?P<ut>\d\d:\d\d:\d\d)"
     r")(?!\d)"
 )
 STAMP_WITHIN = 96  # a date further inside a line is what the line talks about, not when it was written
 
-# Training steps, best teller first (notes/nccl-ras-and-logs.md 3). A progress bar counts only where nothing better talks.
+# Training steps, best teller first (notes/nccl-ras-and-logs.md 3). A progress bar counts where nothing better talks.
 ITERATIONS = (
     (
         "megatron",
@@ -80,7 +83,8 @@ ITERATIONS = (
         b"Training epoch ",
         re.compile(
             r"Training epoch \d{1,9}, iteration (?P<it0>\d{1,12})/(?P<tot>\d{1,12}) \|"
-            r"(?:.{0,1500}?global_step: (?P<it>\d{1,12}))?(?:.{0,1500}?train_step_timing in s: (?P<els>\d{1,9}(?:\.\d{0,9})?))?"
+            r"(?:.{0,1500}?global_step: (?P<it>\d{1,12}))?"
+            r"(?:.{0,1500}?train_step_timing in s: (?P<els>\d{1,9}(?:\.\d{0,9})?))?"
         ),
     ),
     (
@@ -101,12 +105,13 @@ ITERATIONS = (
         b"it",
         re.compile(
             r"(?P<bar>[^|]{0,60}\|)?[^|]{0,200}\|?\s{0,2}(?<![\d/.])(?P<it>\d{1,12})/(?P<tot>\d{1,12}) "
-            r"\[[\d:]{4,12}<[\d:?]{1,12}, {1,4}(?:(?P<els>\d{1,9}(?:\.\d{0,9})?)s/it|(?P<ips>\d{1,9}(?:\.\d{0,9})?)it/s)"
+            r"\[[\d:]{4,12}<[\d:?]{1,12}, {1,4}"
+            r"(?:(?P<els>\d{1,9}(?:\.\d{0,9})?)s/it|(?P<ips>\d{1,9}(?:\.\d{0,9})?)it/s)"
         ),
     ),
 )
 # Bars of other work: data preparation and loading say nothing of training.
-NOT_TRAINING = re.compile(r"(?i)map|load|token|download|generat|filter|shard|sav|eval|valid|predict|fetch|pack|group|cast")
+NOT_TRAINING = re.compile("(?i)map|load|token|generat|filter|shard|sav|eval|valid|predict|fetch|pack|group|cast")
 
 
 # ---------------------------------------------------------------- pure: lines and times
@@ -141,7 +146,7 @@ def prefix_of(line):
 def stamp_of(line, reference):
     """(epoch seconds taken as UTC, True if the line tells its zone), or None for a line without a date.
 
-    `reference` (epoch s, e.g. the mtime) gives the year where the line has none: the latest one that is not ahead of it.
+    `reference` (epoch s, e.g. the mtime) gives the year where the line has none: the latest that is not ahead of it.
     """
     found = STAMP.search(line, 0, STAMP_WITHIN + 40)
     if not found or found.start() > STAMP_WITHIN:
@@ -183,8 +188,8 @@ def stamp_of(line, reference):
 def measured_offset(newest, mtime, last_is_dated):
     """The log's zone in seconds east of UTC, or None if it cannot be told.
 
-    Where the very last line is dated, it was written when the file was last changed: what is left between the two is the
-    zone, a multiple of 15 minutes, give or take the file server's clock.
+    Where the very last line is dated, it was written when the file was last changed: what is left between the two is
+    the zone, a multiple of 15 minutes, give or take the file server's clock.
     """
     if newest is None or mtime is None or not last_is_dated:
         return None
@@ -196,7 +201,7 @@ def measured_offset(newest, mtime, last_is_dated):
 
 
 def compile_signatures(signatures):
-    """[(id, [hint bytes], regex)]; a hint is a literal that each matching line holds, so that most lines cost nothing."""
+    """[(id, [hint bytes], regex)]; each matching line holds one of the hints, so that most lines cost nothing."""
     ready = []
     for item in signatures:
         hints = item.get("hint") or []
@@ -207,7 +212,7 @@ def compile_signatures(signatures):
 
 def groups_of(found):
     """Named groups that took part, bounded; `seq__2` is another place of `seq` in the pattern."""
-    return dict((k.split("__")[0], clean(v, 128)) for k, v in found.groupdict().items() if v is not None)
+    return {k.split("__")[0]: clean(v, 128) for k, v in found.groupdict().items() if v is not None}
 
 
 def line_around(block, pos):
@@ -244,7 +249,7 @@ class _Log(object):
         self.first_at = self.newest_at = None
         self.before = None  # time of the last dated line of the blocks before
         self.explicit = False
-        self.newlines = 0
+        self.newlines = self.order = 0
         self.hits, self.left_out = {}, {}
         self.series = {}  # format -> prefix -> [[iteration, at, elapsed ms], …]
         self.totals, self.counts = {}, {}
@@ -293,49 +298,73 @@ class _Log(object):
             self.newest_at = max(self.newest_here, self.newest_at or self.newest_here)
 
     def find_hits(self, block):
-        fresh = []
+        touched = []
         for name, hints, regex in self.signatures:
             spans = lines_with(block, hints)
             if len(spans) >= MAX_LINES_OF_ONE:
                 self.cut = True
+            kept = self.hits.setdefault(name, {})
             for start, end in spans:
                 line = text_of(block[start:end])
                 found = regex.search(line)
                 if not found:
                     continue
-                groups = groups_of(found)
-                prefix, _ = prefix_of(line)
-                key = (name, prefix, tuple(sorted(groups.items())))
-                hit = self.hits.get(key)
+                groups, prefix = groups_of(found), prefix_of(line)[0]
+                key = (prefix, tuple(sorted(groups.items())))
+                hit = kept.get(key)
                 if hit is None:
-                    if sum(1 for k in self.hits if k[0] == name) >= MAX_HITS_OF_ONE:
-                        self.left_out[name] = self.left_out.get(name, 0) + 1
-                        continue
                     at, dated = self.at(block, start, end)
                     if self.since is not None and at is not None and at < self.since:
                         continue
-                    hit = {
+                    hit = kept[key] = {
                         "id": name,
                         "at": at,
                         "last_at": at,
                         "dated": dated,
                         "count": 0,
                         "text": clean(line),
-                        "line_no": self.newlines + block.count(b"\n", 0, start) + 1,
                         "prefix": prefix,
                         "groups": groups,
+                        "_order": self.order,
                     }
-                    self.hits[key] = hit
+                    self.order += 1
+                    if len(kept) > FIRST_HITS + LAST_HITS:
+                        self.drop_middle(name)
                 hit["count"] += 1
+                if "_span" not in hit:
+                    touched.append(hit)
                 hit["_span"] = (start, end)
-                fresh.append(hit)
-        for hit in fresh:
-            span = hit.pop("_span", None)
-            if span:
-                hit["last_at"] = self.at(block, span[0], span[1])[0]
+        # A hit's place is where its line stood last: a phase that began twice is open from its second beginning.
+        touched.sort(key=lambda h: h["_span"])
+        pos, number = 0, self.newlines + 1
+        for hit in touched:
+            start, end = hit.pop("_span")
+            number, pos = number + block.count(b"\n", pos, start), start
+            hit["line_no"] = number
+            if hit["count"] > 1:
+                hit["last_at"] = self.at(block, start, end)[0]
+
+    def drop_middle(self, name):
+        """Forget the oldest hit behind the first ones of a signature; it stays counted."""
+        kept = self.hits[name]
+        key = sorted(kept, key=lambda k: kept[k]["_order"])[FIRST_HITS]
+        self.left_out[name] = self.left_out.get(name, 0) + max(1, kept.pop(key)["count"])
+
+    def told_hits(self):
+        """All hits in the order of the log, at most MAX_HITS: the noisiest signature gives way."""
+        while sum(len(kept) for kept in self.hits.values()) > MAX_HITS:
+            noisy = max(self.hits, key=lambda n: len(self.hits[n]))
+            if len(self.hits[noisy]) > FIRST_HITS:
+                self.drop_middle(noisy)
+            else:
+                self.hits[noisy].popitem()
+        hits = [hit for kept in self.hits.values() for hit in kept.values()]
+        for hit in hits:
+            hit.pop("_order", None)
+        return sorted(hits, key=lambda h: h["line_no"])
 
     def find_iterations(self, block, last):
-        """The last MAX_SERIES step lines of a block, from its end backwards. A torn last line may hold a torn number."""
+        """The last MAX_SERIES step lines of a block, from its end backwards. A torn line may hold a torn number."""
         whole = len(block) if not last else max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
         for name, hint, regex in ITERATIONS:
             if name == "tqdm" and any(self.series.get(n) for n, _, _ in ITERATIONS if n != "tqdm"):
@@ -424,8 +453,8 @@ def reduce_log(
     offset_s    the log's zone, seconds east of UTC, where it is known
     since       epoch s: hits dated before it belong to an earlier attempt and are left out
     left        a function: seconds left (the reading stops early, `complete` is then false)
-    Returns the keys of the probe's data that need no file: truncated_head, complete, first_at, newest_at, zone, offset_s,
-    tail, iterations, hits, hits_left_out, lines.
+    Returns the keys of the probe's data that need no file: truncated_head, complete, first_at, newest_at, zone,
+    offset_s, tail, iterations, hits, hits_left_out, lines.
     """
     if isinstance(chunks, (bytes, bytearray)):
         chunks = [bytes(chunks[i : i + BLOCK]) for i in range(0, len(chunks), BLOCK)]
@@ -443,7 +472,7 @@ def reduce_log(
     zone = "utc" if log.explicit or offset_s is not None else "unknown"
     shift = None if zone == "utc" else measured_offset(log.newest_at, mtime, last_is_dated)
     iterations = log.iterations()
-    hits = sorted(log.hits.values(), key=lambda h: h["line_no"])
+    hits = log.told_hits()
     if shift is not None:
         zone = "utc"
         log.first_at, log.newest_at = log.first_at - shift, log.newest_at - shift
@@ -452,8 +481,6 @@ def reduce_log(
                 hit[name] = None if hit[name] is None else hit[name] - shift
         for row in iterations["series"]:
             row[1] = None if row[1] is None else row[1] - shift
-    for hit in hits[MAX_HITS:]:
-        log.left_out[hit["id"]] = log.left_out.get(hit["id"], 0) + hit["count"]
     return {
         "truncated_head": bool(truncated_head),
         "complete": complete and not log.cut,
@@ -464,7 +491,7 @@ def reduce_log(
         "lines": log.newlines,
         "tail": tail_of(recent, tail),
         "iterations": iterations,
-        "hits": hits[:MAX_HITS],
+        "hits": hits,
         "hits_left_out": log.left_out,
     }
 
@@ -495,7 +522,9 @@ def chunks_of(handle, start, end):
         yield chunk
 
 
-def read_log(path, signatures, max_bytes=MAX_BYTES, tail=20, now=None, offset_s=None, since=None, left=None, copied=False):
+def read_log(
+    path, signatures, max_bytes=MAX_BYTES, tail=20, now=None, offset_s=None, since=None, left=None, copied=False
+):
     """The probe's data of a log file. Raises OSError, or ValueError for what is no plain file.
 
     copied  the file is a copy: its mtime says nothing of the zone

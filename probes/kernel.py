@@ -1,14 +1,15 @@
 """What did the kernel of this node say about the job's processes, GPUs, links and mounts?
 
 Reads    journalctl -k -o short-unix   "1790000000.123456 gpu003 kernel: Out of memory: Killed process 4242 (python) …"
-         else dmesg                    "[12345.678901] NVRM: Xid (PCI:0000:3b:00): 79, pid=4242, GPU has fallen off the bus."
+         else dmesg                    "[12345.678901] NVRM: Xid (PCI:0000:3b:00): 79, pid=4242, GPU has fallen off …"
          else /dev/kmsg                "6,339,5140900,-;mlx5_core 0000:9a:00.0 eth2: Link down"
-         else /var/log/kern.log, /var/log/messages  (below another root only var/log/kern.log, times without zone are UTC)
+         else /var/log/kern.log, /var/log/messages   (below another root only kern.log, times without zone are UTC)
          /proc/vmstat "oom_kill 3";  memory.events or memory.oom_control of the ranks' cgroups
 Answers with the lines that args["signatures"] know, one per (id, groups), counted.
-Fooled by   a log that may not be read (`readable` false is not "nothing happened"); a ring that has wrapped (`boot_covered`);
-            rate-limited or switched-off lines (hung tasks: 10 a boot; segfaults of a process with a handler: none); stamps
-            of a host that was suspended; syslog, which has no year and local time; oom_kill since boot (a delta speaks).
+Fooled by   a log that may not be read (`readable` false is not "nothing happened"); a ring that has wrapped
+            (`boot_covered`); rate-limited or switched-off lines (hung tasks: 10 a boot; segfaults of a process with a
+            handler: none); stamps of a host that was suspended; syslog, which has no year and local time; oom_kill
+            since boot (only a delta speaks).
 """
 
 import calendar
@@ -38,11 +39,11 @@ PROBE = {
 }
 
 MAX_EVENTS = 200
-MAX_EVENTS_OF_ONE = 60
+FIRST_EVENTS, LAST_EVENTS = 20, 40  # of one signature
 MAX_LINES = 50000
 MAX_BYTES = 8 << 20
 LINE = 2048
-MONTHS = dict((m, i + 1) for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()))
+MONTHS = {m: i + 1 for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())}
 # All the ways in which one and the same line may be dated; `kernel:` follows a host name, never a user's process.
 HEAD = re.compile(
     r"(?:<\d{1,4}>)?(?:"
@@ -54,7 +55,9 @@ HEAD = re.compile(
 )
 MONO = re.compile(r"\s?(?:<\d{1,4}>)?\[ {0,12}(?P<mono>\d{1,12}\.\d{1,9})\](?:\[ {0,8}[TC]\d{1,10}\])? ?")
 # A cgroup that belongs to one job: Slurm job or step, pod, container.
-JOB_CGROUP = re.compile(r"^(?:job_\d+|step_\w+|slurm_step\w*|kubepods.*pod[0-9a-f_-]+.*|pod[0-9a-f_-]{8,}|(?:docker|libpod|cri-\w+)-\w+.*)$")
+JOB_CGROUP = re.compile(
+    r"^(?:job_\d|step_|slurm_step|kubepods[\w.-]{0,60}pod[0-9a-f]|pod[0-9a-f_-]{8}|(?:docker|libpod|cri-\w{1,20})-\w)"
+)
 
 
 # ---------------------------------------------------------------- pure
@@ -133,12 +136,13 @@ def compile_signatures(signatures):
     ready = []
     for item in signatures:
         hints = item.get("hint") or []
-        ready.append((item["id"], item.get("kind"), [hints] if isinstance(hints, str) else hints, re.compile(item["pattern"])))
+        hints = [hints] if isinstance(hints, str) else hints
+        ready.append((item["id"], item.get("kind"), hints, re.compile(item["pattern"])))
     return ready
 
 
 class Events(object):
-    """Known lines, one per (id, groups), the first ones of each id kept."""
+    """Known lines, one per (id, groups); of each id the first and the last ones."""
 
     def __init__(self, signatures, since):
         self.signatures, self.since = compile_signatures(signatures), since
@@ -161,14 +165,14 @@ class Events(object):
             found = regex.search(text)
             if not found:
                 continue
-            groups = dict((k.split("__")[0], clean(v, 128)) for k, v in found.groupdict().items() if v is not None)
-            key = (name, tuple(sorted(groups.items())))
-            event = self.found.get(key)
+            groups = {k.split("__")[0]: clean(v, 128) for k, v in found.groupdict().items() if v is not None}
+            kept = self.found.setdefault(name, {})
+            key = tuple(sorted(groups.items()))
+            event = kept.get(key)
             if event is None:
-                if sum(1 for k in self.found if k[0] == name) >= MAX_EVENTS_OF_ONE:
-                    self.left_out[name] = self.left_out.get(name, 0) + 1
-                    continue
-                event = self.found[key] = {
+                if len(kept) >= FIRST_EVENTS + LAST_EVENTS:
+                    self.drop_middle(name)
+                event = kept[key] = {
                     "id": name,
                     "kind": kind,
                     "at": at,
@@ -176,12 +180,26 @@ class Events(object):
                     "count": 0,
                     "text": clean(text),
                     "groups": groups,
+                    "_order": self.lines,
                 }
             event["count"] += 1
             event["last_at"] = at if at is not None else event["last_at"]
 
+    def drop_middle(self, name):
+        """Forget the oldest event behind the first ones of a signature; it stays counted."""
+        kept = self.found[name]
+        key = sorted(kept, key=lambda k: kept[k]["_order"])[min(FIRST_EVENTS, len(kept) - 1)]
+        self.left_out[name] = self.left_out.get(name, 0) + kept.pop(key)["count"]
+
     def told(self):
-        return sorted(self.found.values(), key=lambda e: (e["at"] is None, e["at"] or 0.0))[:MAX_EVENTS]
+        """The events in the order in which they began; the noisiest signature gives way."""
+        while sum(len(kept) for kept in self.found.values()) > MAX_EVENTS:
+            self.drop_middle(max(self.found, key=lambda n: len(self.found[n])))
+        events = [event for kept in self.found.values() for event in kept.values()]
+        events.sort(key=lambda e: e["_order"])
+        for event in events:
+            del event["_order"]
+        return events
 
 
 def covered(since, oldest, from_boot):
@@ -334,6 +352,9 @@ def from_file(ctx, events, since, base, path):
     return True, "", covered(since, events.oldest, whole or (first is not None and first < 1.0))
 
 
+WEARS_RANK = re.compile(rb"(?:^|\0)(?:RANK|SLURM_PROCID|OMPI_COMM_WORLD_RANK|PMIX_RANK)=")
+
+
 def rank_pids(ctx):
     wanted = ctx.args.get("pids")
     if isinstance(wanted, list):
@@ -343,7 +364,7 @@ def rank_pids(ctx):
         if pid.isdigit() and len(found) < 64 and ctx.left() > 1.0:
             try:
                 with open(ctx.proc(pid + "/environ"), "rb") as handle:
-                    if re.search(rb"(?:^|\0)(?:RANK|SLURM_PROCID|OMPI_COMM_WORLD_RANK|PMIX_RANK)=", handle.read(262144)):
+                    if WEARS_RANK.search(handle.read(262144)):
                         found.append(pid)
             except OSError:
                 continue

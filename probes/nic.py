@@ -1,14 +1,14 @@
 """Is each port of this node up, has it lost its link, and are bytes moving?
 
-Reads    /sys/class/infiniband/mlx5_0/ports/1/{state,phys_state,link_layer,rate}   "4: ACTIVE" "5: LinkUp" "400 Gb/sec (4X NDR)"
-         /sys/class/infiniband/mlx5_0/ports/1/{counters,hw_counters}/*             link_downed "3"   port_rcv_data "811"
+Reads    /sys/class/infiniband/mlx5_0/ports/1/{state,phys_state,rate}    "4: ACTIVE" "5: LinkUp" "400 Gb/sec (4X NDR)"
+         /sys/class/infiniband/mlx5_0/ports/1/{counters,hw_counters}/*   link_downed "3"   port_rcv_data "811"
          /sys/class/net/eth0/{operstate,carrier,carrier_changes,carrier_down_count,speed,type,statistics/*}
          /sys/class/net/eth0/device/driver -> …/mlx5_core
-Fooled by   counters since boot (3 may be last month: only a delta between looks speaks); narrow counters that stick at
-            their maximum (`saturated`); the first "down" that every netdev books at its creation; EFA, which always says
-            ACTIVE; `carrier`, which cannot be read while a port is administratively down (null, not 0); a file that is
-            absent in a VM (absent is null, not 0); RoCE, whose link_downed counts only what firmware books; a container
-            with its own network namespace, which shows its own netdevs only.
+Fooled by   counters since boot (3 may be last month: only a delta between looks speaks); narrow counters that stick
+            at their maximum (`saturated`); the first "down" that every netdev books at its creation; EFA, which always
+            says ACTIVE; `carrier`, which cannot be read while a port is administratively down (null, not 0); a file
+            that is absent in a VM (absent is null, not 0); RoCE, whose link_downed counts only what firmware books; a
+            container with its own network namespace, which shows its own netdevs only.
 """
 
 import os
@@ -56,7 +56,10 @@ STATISTICS = (
     "tx_carrier_errors tx_aborted_errors multicast collisions"
 ).split()
 # Devices without a wire of their own repeat their lower device's bytes, or count what never leaves the node.
-VIRTUAL = re.compile(r"^(?:lo|docker\d|br-|virbr|veth|cali|cilium|flannel|cni|kube-|nodelocaldns|tunl|sit\d|ip6tnl|gre|erspan|dummy|ifb)")
+VIRTUAL = re.compile(
+    "(?:lo$|docker[0-9]|br-|virbr|veth|cali|cilium|flannel|cni|kube-|nodelocaldns|tunl|sit[0-9]|ip6|gre|erspan|ifb)"
+)
+HARDWARE = {1: "ethernet", 32: "infiniband"}  # if_arp.h: ARPHRD_ETHER, ARPHRD_INFINIBAND (IPoIB)
 MAX_NICS = 128
 MAX_COUNTERS = 160
 
@@ -65,7 +68,7 @@ MAX_COUNTERS = 160
 
 
 def named_state(text):
-    """"4: ACTIVE" -> "ACTIVE"; None for anything else."""
+    """ACTIVE of "4: ACTIVE"; None for anything else."""
     found = re.match(r"\d+:\s*(\S.*?)\s*$", text or "")
     return found.group(1)[:40] if found else None
 
@@ -77,7 +80,7 @@ def count(text):
 
 
 def rate_mbps(text):
-    """"400 Gb/sec (4X NDR)" -> 400000."""
+    """400000 of "400 Gb/sec (4X NDR)"."""
     found = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text or "")
     return int(float(found.group(1)) * 1000) if found else None
 
@@ -160,7 +163,7 @@ def netdev(ctx, name):
     carrier, kind, speed = value("carrier"), value("type"), value("speed")
     return {
         "name": name,
-        "kind": {1: "ethernet", 32: "infiniband"}.get(kind, "other"),  # if_arp.h: ARPHRD_ETHER, ARPHRD_INFINIBAND (IPoIB)
+        "kind": HARDWARE.get(kind, "other"),
         "driver": driver_of(base),
         "state": word(ctx, os.path.join(base, "operstate")),
         "phys_state": None,
@@ -173,7 +176,7 @@ def netdev(ctx, name):
         "link_layer": "Ethernet" if kind == 1 else None,
         "port": None,
         "netdev": name,
-        "counters": dict((s, value("statistics/" + s)) for s in STATISTICS),
+        "counters": {s: value("statistics/" + s) for s in STATISTICS},
         "saturated": [],
     }
 

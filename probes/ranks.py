@@ -1,12 +1,12 @@
 """Which ranks live on this node, and in what state is each?
 
-Reads    /proc/<pid>/{stat,environ}      of every process: "4242 (python) S 4200 4242 4242 0 -1 4194304 …", "RANK=3\\0…"
+Reads    /proc/<pid>/{stat,environ}   of every process: "4242 (python) S 4200 4242 4242 0 -1 4194304 …", "RANK=3\\0…"
          /proc/<pid>/{status,cmdline,wchan,io}   of the ranks only;  /proc/stat "btime 1790000000";  /proc/mounts
-A rank is the topmost process of those with one (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, run id, RANK), shells and wrappers
-passed over. Loader workers, trackers and compilers wear the same environment: they are children, or orphans once their
-rank is gone.
-Fooled by   a process that sets RANK inside itself (torch.multiprocessing.spawn, Ray): /proc shows only the environment at
-            exec, so it is not seen; a zombie, whose environ is empty (listed under `zombies`, without a rank number);
+A rank is the topmost process of those with one (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, run id, RANK), shells and
+wrappers passed over. Loader workers, trackers and compilers wear the same environment: they are children, or orphans
+once their rank is gone.
+Fooled by   a process that sets RANK inside itself (torch.multiprocessing.spawn, Ray): /proc shows only the environment
+            at exec, so it is not seen; a zombie, whose environ is empty (listed under `zombies`, rank unknown);
             a script with RANK that starts the real trainer as a child and waits: the script is the topmost;
             environ that we may not read: counted in `unreadable`, and then absence is no proof (`sees_all`);
             any user who exports RANK: compare uid and the job's own marks.
@@ -24,7 +24,7 @@ PROBE = {
     "timeout_s": 5,
     "cost": "cheap",
     "fields": {
-        "sees_all": "bool, node: every process was visible and its environment readable; else absence proves nothing",
+        "sees_all": "bool, node: every process visible and its environment readable; else absence proves nothing",
         "unreadable": "count, node: processes whose environment we may not read",
         "ranks": "list, one a rank: identity, state (R S D T Z), wchan, start_s epoch s of the node's clock",
         "utime_s": "s since process start, all threads of the rank, user mode",
@@ -67,11 +67,11 @@ PF_KTHREAD = 0x00200000  # linux/sched.h: a kernel thread has no environment
 PF_FORKNOEXEC = 0x00000040  # linux/sched.h: forked and never ran a program of its own, so it wears its parent's environ
 
 WRAPPERS = frozenset(
-    "sh bash dash ash zsh ksh csh tcsh fish busybox srun slurmstepd slurm_script mpirun mpiexec mpiexec.hydra orterun prterun "
-    "orted prted hydra_pmi_proxy numactl env timeout time nice ionice taskset chrt stdbuf unbuffer setsid nohup script tini "
-    "dumb-init docker-init catatonit sudo su runuser gosu setpriv unshare nsenter singularity apptainer starter "
-    "starter-suid enroot nsys ncu perf strace ltrace gdb catchsegv uv poetry pdm hatch pixi conda mamba micromamba "
-    "dotenv".split()
+    "sh bash dash ash zsh ksh csh tcsh fish busybox srun slurmstepd slurm_script mpirun mpiexec mpiexec.hydra "
+    "orterun prterun orted prted hydra_pmi_proxy numactl env timeout time nice ionice taskset chrt stdbuf "
+    "unbuffer setsid nohup script tini dumb-init docker-init catatonit sudo su runuser gosu setpriv unshare "
+    "nsenter singularity apptainer starter starter-suid enroot nsys ncu perf strace ltrace gdb catchsegv uv "
+    "poetry pdm hatch pixi conda mamba micromamba dotenv".split()
 )
 LAUNCHERS = frozenset("torchrun accelerate deepspeed composer horovodrun pt_elastic torchx".split())
 LAUNCHER_MODULES = re.compile(
@@ -84,14 +84,14 @@ LAUNCHER_PATHS = re.compile(
 )
 # What Python and its trackers run beside a rank (all started by it, all with its environment).
 HELPER_ARGS = re.compile(
-    r"multiprocessing[. ](?:spawn|forkserver|resource_tracker|semaphore_tracker|resource_sharer)|--multiprocessing-fork"
-    r"|_inductor/compile_worker|loky\.backend|wandb[/-](?:service|core)|wandb service|tensorboard"
+    r"multiprocessing[. ](?:spawn|forkserver|resource_tracker|semaphore_tracker|resource_sharer)"
+    r"|--multiprocessing-fork|_inductor/compile_worker|loky\.backend|wandb[/ -](?:service|core)|tensorboard"
 )
 # Programs that are never a rank once they have lost their parent.
 TOOLS = frozenset(
     "tee tail cat grep sed awk ts sleep watch top less ssh sshd scp rsync nc nvidia-smi dcgmi rocm-smi nvcc ptxas cicc "
-    "cudafe++ fatbinary nvlink gcc g++ cc c++ cc1 cc1plus as ld collect2 clang clang++ ninja make cmake ccache wandb-core "
-    "wandb-service gpu_stats wandb-xpu inotifywait sh bash dash git".split()
+    "cudafe++ fatbinary nvlink gcc g++ cc c++ cc1 cc1plus as ld collect2 clang clang++ ninja make cmake ccache "
+    "wandb-core wandb-service gpu_stats wandb-xpu inotifywait sh bash dash git".split()
 )
 REAPERS = frozenset("systemd init tini dumb-init docker-init catatonit s6-svscan (sd-pam) pause".split())
 
@@ -129,7 +129,7 @@ def _digits(text):
 
 
 def parse_stat(text):
-    """Proc from the text of /proc/<pid>/stat, or None. The name may hold blanks and parentheses: the last ')' ends it."""
+    """Proc from the text of /proc/<pid>/stat, or None. A name may hold blanks and parentheses: the last ')' ends it."""
     head, _, tail = text.rpartition(")")
     pid, _, comm = head.partition("(")
     field = tail.split()
@@ -148,7 +148,7 @@ def parse_times(text):
         return None, None
 
 
-_WANTED = dict((name.encode(), name) for name in ENV_NAMES)
+_WANTED = {name.encode(): name for name in ENV_NAMES}
 
 
 def parse_environ(data):
@@ -215,7 +215,7 @@ def set_keys(procs):
             # A torchrun agent under srun has SLURM_PROCID and no RANK; its children carry RANK. It is no rank.
             if number is None or (name, proc.env.get("SLURM_JOB_ID", "")) in ranked_jobs:
                 continue
-            if is_launcher(proc) or proc.comm in TOOLS and not is_wrapper(proc):
+            if is_launcher(proc) or (proc.comm in TOOLS and not is_wrapper(proc)):
                 continue
             job, step = proc.env.get("SLURM_JOB_ID", ""), proc.env.get("SLURM_STEP_ID", "")
             proc.source = name
@@ -293,8 +293,8 @@ def best(candidates):
 
 
 def descendants(pid, children, limit=MAX_CHILDREN):
-    """Processes below a rank, nearest first; those that cannot run on their own (D, T, Z) are never cut off first."""
-    found, todo, seen = [], [pid], set([pid])
+    """Processes below a rank, nearest first; where some are left out, those in D, T or Z are kept."""
+    found, todo, seen = [], [pid], {pid}
     while todo:
         nearer = []
         for here in todo:
@@ -484,9 +484,10 @@ def collect(ctx):
         if found is not None:
             rows.append(found)
             room -= len(json.dumps(found))
-    parents = set(top.ppid for _, top in ranks) | set(p.pid for p in procs.values() if p.argv and is_launcher(p))
+    parents = {top.ppid for _, top in ranks} | {p.pid for p in procs.values() if p.argv and is_launcher(p)}
     launchers = [procs[pid] for pid in sorted(parents) if pid in procs and pid > 1 and pid not in mine]
-    zombies = [p for p in procs.values() if p.state == "Z" and p.ppid in set(p.pid for p in launchers)]
+    agents = {p.pid for p in launchers}
+    zombies = [p for p in procs.values() if p.state == "Z" and p.ppid in agents]
     uid = os.geteuid()
     hidepid = hidepid_of(ctx.read(ctx.proc("mounts"), 1 << 18))
     # Everything that was listed could be read, and nothing is kept out of the list.

@@ -1,12 +1,12 @@
 """How long did the last steps of each rank take, and what were they spent on?
 
-Reads    /proc/<pid>/environ        TRIAGE_STEP_LOG=/shared/steps/rank_ and RANK=3 name the file /shared/steps/rank_3.jsonl
-         <that file>, last 256 KiB  {"step":12,"rank":3,"t_start":1790000000.123,"compute_ms":500.1,"collective_ms":3.2,
-                                     "data_ms":0.1,"total_ms":503.9}      one line a finished step
-         /tmp/step_times/rank_3.log "503.9"                               one number a line, the whole step
-Fooled by   a file of an earlier attempt (compare t_start with the rank's start_s); a torn last line (passed over); steps
-            that are recorded but not finished (a record is written when its step ends); plain numbers without a unit
-            (`unit` says what was assumed), which never name a culprit: all ranks of a synchronous job show the same total
+Reads    /proc/<pid>/environ         TRIAGE_STEP_LOG=/shared/steps/rank_ and RANK=3 name /shared/steps/rank_3.jsonl
+         that file, last 256 KiB     {"step":12,"rank":3,"t_start":1790000000.123,"compute_ms":500.1,
+                                      "collective_ms":3.2,"data_ms":0.1,"total_ms":503.9}     a line a finished step
+         /tmp/step_times/rank_3.log  "503.9"                                      one number a line, the whole step
+Fooled by   a file of an earlier attempt (compare t_start with the rank's start_s); a torn last line (passed over); the
+            step under way (a record is written when its step ends); plain numbers without a unit (`unit` says what was
+            assumed), which never name a culprit: all ranks of a synchronous job show the same total
             (notes/straggler-and-cost.md 2); a path inside a container (tried through /proc/<pid>/root).
 """
 
@@ -26,7 +26,7 @@ PROBE = {
         "last_step": "number of the last finished step (records), or lines so far (numbers, null if the file was cut)",
         "last_at": "epoch s, node clock: end of the last finished step (records), mtime (numbers)",
         "n": "steps in the columns",
-        "columns": "lists of equal length, oldest first: step, t_start epoch s, total_ms, compute_ms, collective_ms, data_ms",
+        "columns": "lists of equal length, oldest first: step, t_start epoch s, total_ms, compute_ms, collective_ms …",
         "unit": "numbers only: ms, s (both converted to ms), or assumed_ms",
     },
 }
@@ -103,10 +103,10 @@ def reduce_numbers(raw, from_start=True, last=LAST):
     if not values or max(values) >= 1e15:
         return None
     middle = sorted(values)[len(values) // 2]
-    if units == set([""]):
+    if units == {""}:
         unit = "s" if middle < NOT_MS_BELOW else "ms" if middle > SURELY_MS_ABOVE else "assumed_ms"
     else:
-        unit = "ms" if units <= set(["ms", ""]) else "s"
+        unit = "ms" if units <= {"ms", ""} else "s"
     if unit == "s":
         values = [v * 1000.0 for v in values]
     # Of a file whose head was not read the number of lines, and so the step, is not known.
@@ -200,7 +200,8 @@ def collect(ctx):
         end = read_end(os.path.join(folder, name)) if found else None
         told = reduce_numbers(end[0], end[1]) if end else None
         if told is not None:
-            rows.append(dict(told, rank=int(found.group(1)), path="/tmp/step_times/" + name, kind="numbers", last_at=end[2]))
+            told.update(rank=int(found.group(1)), path="/tmp/step_times/" + name, kind="numbers", last_at=end[2])
+            rows.append(told)
     if missing:
         ctx.note("%d step files that ranks name are absent, empty or closed to us" % missing)
     if not rows:

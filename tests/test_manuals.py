@@ -51,7 +51,9 @@ def codes():
     return found
 
 
-@pytest.mark.parametrize("name", ["triage.1", "triage-frozen-job.1", "triage-replay.1", "triage-drill.1", "triage-explain.1"])
+@pytest.mark.parametrize(
+    "name", ["triage.1", "triage-frozen-job.1", "triage-replay.1", "triage-drill.1", "triage-explain.1"]
+)
 def test_every_exit_code_is_on_the_page(name):
     page = text(name)
     section = page[page.index("EXIT STATUS") :]

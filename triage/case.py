@@ -49,6 +49,7 @@ class CaseFile:
     pokes: int = 0
     transport: str = ""
     warnings: tuple[str, ...] = ()
+    again: str = ""  # the command line that looks again, "" where there is nothing to look at
     tool_version: str = ""
     complete: bool = True
     samples: tuple[Sample, ...] = ()
@@ -146,6 +147,7 @@ def read(folder: Path) -> CaseFile:
         pokes=int(head["pokes"]) if isinstance(head.get("pokes"), int) else 0,
         transport=str(head.get("transport") or "")[:40],
         warnings=tuple(str(w)[:300] for w in _list(head.get("warnings"))[:50]),
+        again=str(head.get("again") or "")[:2000],
         tool_version=str(head.get("tool_version") or "")[:40],
         complete=head.get("complete") is True,
         samples=samples,

@@ -13,8 +13,7 @@ import typer
 from triage.errors import TriageError, UsageError
 
 if TYPE_CHECKING:
-    from triage.investigate import Options, Result
-    from triage.model import Job
+    from triage.investigate import Result
 
 # `Optional[...]` and not `... | None` in the commands: typer evaluates the hints, and this reads the same everywhere.
 # ruff: noqa: UP045
@@ -50,7 +49,9 @@ ProfileOption = Annotated[Optional[str], typer.Option("--profile", help="YAML wi
 StateOption = Annotated[Optional[str], typer.Option("--state-dir", help="Folder of the saved cases.")]
 InventoryOption = Annotated[Optional[str], typer.Option("--inventory", help="YAML that says which nodes a job has.")]
 NodesOption = Annotated[Optional[str], typer.Option("--nodes", help="The job's nodes, e.g. 'gpu[001-128]'.")]
-PlaybookOption = Annotated[Optional[list[Path]], typer.Option("--playbook", help="A playbook instead of the saved one.")]
+PlaybookOption = Annotated[
+    Optional[list[Path]], typer.Option("--playbook", help="A playbook instead of the saved one.")
+]
 FilesArgument = Annotated[Optional[list[Path]], typer.Argument(help="Playbook files; none = those that ship.")]
 
 
@@ -65,7 +66,9 @@ def frozen_job(
     key: Annotated[Optional[str], typer.Option("--key", help="Private key file.")] = None,
     known_hosts: Annotated[Optional[str], typer.Option("--known-hosts", help="known_hosts file.")] = None,
     state_dir: StateOption = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for the whole run; 0 = 60, or 120 above 128 nodes.")] = 0.0,  # fmt: skip
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds for the whole run; 0 = 60, or 120 above 128 nodes.")
+    ] = 0.0,
     no_poke: Annotated[bool, typer.Option("--no-poke", help="Do not ask a flight recorder for a fresh dump.")] = False,
     output: OutputOption = Output.text,
     color: ColorOption = Color.auto,
@@ -77,9 +80,9 @@ def frozen_job(
 
     flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
-    job, settings = find_job(jobid, nodes, flags, warn=say)
-    chosen = options("frozen-job", settings, job, poke=not no_poke, run_s=timeout or None, say=say)
-    _answer(investigate.live(job, chosen), output, color, explain)
+    found = find_job(jobid, nodes, flags, warn=say)
+    chosen = options("frozen-job", found, poke=not no_poke, run_s=timeout or None, say=say)
+    _answer(investigate.live(found.job, chosen), output, color, explain)
 
 
 @app.command("explain")
@@ -118,7 +121,9 @@ def replay(
     settings = config.load({"state_dir": state_dir})
     folder = cases.find(settings.value("state_dir"), case)
     for name in cases.damaged(folder)[:5]:
-        say(f"{folder.name}: {name} does not match SHA256SUMS; it was changed after the run, or the run was interrupted")
+        say(
+            f"{folder.name}: {name} does not match SHA256SUMS; it was changed after the run, or the run was interrupted"
+        )
     content = cases.read(folder)
     if content.skipped:
         say(f"{folder.name}: {content.skipped} lines of samples.jsonl are no samples and were skipped")
@@ -135,8 +140,12 @@ def drill(
     speed: Annotated[float, typer.Option("--speed", help="Speed of the straggler; 1 = as fast as the others.")] = 0.88,
     after: Annotated[str, typer.Option("--after", help="How long the job trains before it breaks, e.g. 8s.")] = "8s",
     seed: Annotated[Optional[int], typer.Option("--seed", help="Repeat the same names, ports and culprit.")] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Keep the cluster up and print the line to diagnose it.")] = False,
-    blind: Annotated[Optional[list[str]], typer.Option("--blind", help="Hide a source from triage; repeatable.")] = None,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Keep the cluster up and print the line to diagnose it.")
+    ] = False,
+    blind: Annotated[
+        Optional[list[str]], typer.Option("--blind", help="Hide a source from triage; repeatable.")
+    ] = None,
     backend: Annotated[str, typer.Option("--backend", help="What the fake nodes are made of.")] = "processes",
     engine: Annotated[str, typer.Option("--engine", help="What the job is made of.")] = "ring",
     truth: Annotated[Optional[Path], typer.Option("--truth", help="Write what really happened to this file.")] = None,
@@ -161,8 +170,8 @@ def drill(
         from triage import investigate
 
         flags = {"inventory": str(inventory), "profile": str(profile), "state_dir": state_dir}
-        job, settings = find_job(job_id, None, flags, warn=say)
-        result = investigate.live(job, options("frozen-job", settings, job, poke=True, run_s=None, say=say))
+        found = find_job(job_id, None, flags, warn=say)
+        result = investigate.live(found.job, options("frozen-job", found, poke=True, run_s=None, say=say))
         _print(result, output, color, explain)
         return result.report.exit_code
 
@@ -286,9 +295,4 @@ def _fail(message: str, code: int, argv: list[str]) -> int:
 
 
 def _wants_json(argv: list[str]) -> bool:
-    return "--output=json" in argv or any(a == "--output" and b == "json" for a, b in zip(argv, argv[1:]))
-
-
-__all__ = ["UsageError", "app", "run"]
-if TYPE_CHECKING:
-    _ = (Job, Options)
+    return "--output=json" in argv or ["--output", "json"] in [argv[i : i + 2] for i in range(len(argv))]

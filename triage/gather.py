@@ -30,7 +30,7 @@ from typing import Any
 from triage.errors import UsageError
 from triage.model import Node, Sample
 from triage.transports import answers, payload
-from triage.transports.base import Contact, Session, Transport, Unreached, left
+from triage.transports.base import Contact, Session, Transport, Unreached, left, plain
 
 Args = Mapping[str, Any]
 
@@ -125,9 +125,13 @@ class Fleet:
         deadline = time.monotonic() + limit_s
         for link in self._links.values():
             link.contact = Contact()  # its clock starts now
-            threading.Thread(
-                target=self._live, args=(link, deadline), name=f"node {link.node.name}", daemon=True
-            ).start()
+            thread = threading.Thread(target=self._live, args=(link, deadline), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # `ulimit -u`, or the login node's limit of tasks
+                link.contact.error = "no thread to ask it with; raise `ulimit -u`"
+                link.lost = ("error", link.contact.error)
+                self._reports.put((_CONTACT, link, _LATE))
         waiting = dict.fromkeys(self._links, frozenset(("contact",)))
         return self._collect(_CONTACT, "open", "A", waiting, deadline, limit_s)
 
@@ -295,7 +299,7 @@ class Fleet:
     def _before_begin(self, link: _Link, line: bytes | None) -> None:
         """A banner or a .bashrc speaks first: kept for the case that nothing else ever comes."""
         if line and len(link.head) < 300:
-            link.head = f"{link.head} {line[:200].decode('utf-8', 'replace').strip()}".strip()
+            link.head = f"{link.head} {plain(line[:200].decode('utf-8', 'replace'))}".strip()
             link.contact.banner = link.contact.banner or link.head
 
     def _read(self, link: _Link, deadline: float) -> tuple[float, list[bytes | None]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +28,37 @@ MAX_FOLDER = 2 << 30
 # ------------------------------------------------------------------------------------------------ a live job
 
 
-def find_job(
-    job_id: str, nodes: str | None, flags: Mapping[str, str | None], *, warn: Say
-) -> tuple[Job, tuple[Config, inventory.Access]]:
-    """The job of that id, and how its inventory says to reach it."""
+@dataclass(frozen=True)
+class Found:
+    """A job, and all that says how to reach its nodes."""
+
+    job: Job
+    settings: Config
+    access: inventory.Access = field(default_factory=inventory.Access)
+    nodes: str = ""  # --nodes, as given
+
+
+def find_job(job_id: str, nodes: str | None, flags: Mapping[str, str | None], *, warn: Say) -> Found:
+    """The job of that id from the inventory, from --nodes, or from both: then --nodes says which of them to ask."""
     settings = config.load(flags)
     for line in settings.warnings:
         warn(line)
     path = settings.value("inventory")
     if not path:
         if nodes:
-            return inventory.from_nodes(job_id, nodes), (settings, inventory.Access())
+            return Found(inventory.from_nodes(job_id, nodes), settings, nodes=nodes)
         raise UsageError(
             f"job {job_id}: nothing tells its nodes. Give --inventory FILE.yaml, or --nodes 'gpu[001-128]'"
         )
     read = inventory.parse(text_of(path, "inventory"), path)
     job = read.job(job_id)
     if nodes:
-        wanted = inventory.from_nodes(job_id, nodes).nodes
         known = {node.name: node for node in job.nodes}
-        job = _with_nodes(job, tuple(known.get(node.name, node) for node in wanted))
-    return job, (settings, read.access)
-
-
-def _with_nodes(job: Job, nodes: Any) -> Job:
-    from dataclasses import replace
-
-    return replace(job, nodes=nodes)
+        wanted = inventory.from_nodes(job_id, nodes).nodes
+        job = replace(job, nodes=tuple(known.get(node.name, node) for node in wanted))
+    if settings.value("cluster"):
+        job = replace(job, cluster=job.cluster or settings.value("cluster"))
+    return Found(job, settings, read.access, nodes or "")
 
 
 def text_of(path: str, what: str) -> str:
@@ -69,11 +75,9 @@ def text_of(path: str, what: str) -> str:
         raise ConfigError(f"{what} {path} is not text") from None
 
 
-def options(
-    command: str, found: tuple[Config, inventory.Access], job: Job, *, poke: bool, run_s: float | None, say: Say
-) -> Options:
+def options(command: str, found: Found, *, poke: bool, run_s: float | None, say: Say) -> Options:
     """The options of a live run from flags, environment, files and the inventory."""
-    settings, access = found
+    settings, access = found.settings, found.access
     if run_s is not None and not 2.0 <= run_s <= 3600.0:
         raise UsageError(f"--timeout {run_s:g}: give seconds between 2 and 3600")
     transport: dict[str, Any] = {}
@@ -94,8 +98,18 @@ def options(
         poke=poke,
         run_s=run_s,
         warnings=settings.warnings,
+        again=_again(command, found),
         say=say,
     )
+
+
+def _again(command: str, found: Found) -> str:
+    """The line that repeats a run: what came by a flag is repeated; what comes from files or the environment is there."""
+    words = ["triage", command, found.job.id]
+    for name, setting in found.settings.settings.items():
+        if setting.origin.startswith("--") and name != "state_dir":
+            words += [setting.origin, setting.value]
+    return shlex.join(words + (["--nodes", found.nodes] if found.nodes else []))
 
 
 def _profile(settings: Config) -> str:
@@ -103,9 +117,7 @@ def _profile(settings: Config) -> str:
     return text_of(path, "profile") if path else ""
 
 
-def options_for_files(
-    command: str, flags: Mapping[str, str | None], warnings: Sequence[str], say: Say
-) -> Options:
+def options_for_files(command: str, flags: Mapping[str, str | None], warnings: Sequence[str], say: Say) -> Options:
     """The options of a run over files: no transport, nothing to ask."""
     settings = config.load(flags)
     return Options(

@@ -50,6 +50,7 @@ class Options:
     poke: bool = True
     run_s: float | None = None
     warnings: tuple[str, ...] = ()
+    again: str = ""  # the command line that looks again
     say: Callable[[str], None] = lambda line: None
 
 
@@ -106,7 +107,9 @@ class _Run:
         try:
             if base and ownfiles.writable_folder(str(Path(base, "cases"))):
                 return Path(base, "cases", self.case_id)
-            self.warnings.append(f"the state folder {base or '(none)'} is not writable; the case goes to a private folder")
+            self.warnings.append(
+                f"the state folder {base or '(none)'} is not writable; the case goes to a private folder"
+            )
         except ownfiles.TooSlow as error:
             self.warnings.append(f"{error}: shared storage may be stuck; the case goes to a private folder")
         import tempfile
@@ -140,6 +143,7 @@ class _Run:
             pokes=self.pokes,
             transport=self.options.transport,
             warnings=tuple(self.warnings),
+            again=self.options.again,
             tool_version=__version__,
             complete=complete,
             samples=tuple(self.samples),
@@ -185,7 +189,7 @@ def live(job: Job, options: Options) -> Result:
 
 def _gather(run: _Run, fleet: Any) -> None:
     """Connect, look twice."""
-    job, say = run.job, run.options.say
+    say = run.options.say
     since = time.monotonic()
     read_own_log(run, "A")
     fleet.open(min(CONNECT_S, run.left()))
@@ -311,7 +315,10 @@ def _ask(run: _Run, fleet: Any, request: Request, outcome: Outcome) -> None:
     limit = min(COSTLY_S, run.left())
     got = fleet.ask(request.probe, nodes, args, args_by_node=by_node, limit_s=limit)
     run.pokes += sum(
-        entry.get("poke") == "written" for sample in got for entry in sample.data.get("ranks") or () if sample.status == "ok"
+        entry.get("poke") == "written"
+        for sample in got
+        for entry in sample.data.get("ranks") or ()
+        if sample.status == "ok"
     )
 
 
@@ -322,7 +329,9 @@ def _may_poke(run: _Run, outcome: Outcome) -> bool:
     onset = outcome.facts["progress.onset"].value
     began = round(onset[0]) if isinstance(onset, list) and onset else 0
     restart = outcome.facts["job.attempt"].value or 0
-    mark = Path(run.writer.folder.parent.parent, "pokes", f"{_safe(run.job.cluster)}-{_safe(run.job.id)}-{restart}-{began}")
+    mark = Path(
+        run.writer.folder.parent.parent, "pokes", f"{_safe(run.job.cluster)}-{_safe(run.job.id)}-{restart}-{began}"
+    )
     try:
         if not ownfiles.writable_folder(str(mark.parent)):
             return True

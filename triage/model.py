@@ -277,9 +277,7 @@ class Report:
     case: str | None
     job: dict[str, Any]  # id scheduler cluster attempt nodes ranks log
     observed: str
-    state: Literal[
-        "frozen", "slow", "running", "busy", "pending", "suspended", "completing", "ended", "unknown"
-    ]
+    state: Literal["frozen", "slow", "running", "busy", "pending", "suspended", "completing", "ended", "unknown"]
     verdict: Verdict
     culprits: tuple[Culprit, ...]
     victims: tuple[Culprit, ...]

@@ -156,7 +156,10 @@ def timeline(ev: Evidence, facts: Mapping[str, Fact]) -> tuple[Moment, ...]:
         node = part.node if part else None
         error = ev.derive(clock_offsets).get(node or "")
         moments.append(
-            (at, Moment(when, clean(what, 200), error.err_s if error else None, node, part.rank if part else None, role))
+            (
+                at,
+                Moment(when, clean(what, 200), error.err_s if error else None, node, part.rank if part else None, role),
+            )
         )
 
     add(ev.job.attempt.started, "the attempt began")
@@ -201,17 +204,11 @@ def commands(case: CaseFile, ev: Evidence, found: Conclusion, mitigation: Mappin
                     "seconds",
                 )
             )
-    again = _again(case)
-    if again:
-        out.append(Command("see whether it is still true before you act", again, "reads only", "under a minute"))
+    if case.again:
+        out.append(Command("see whether it is still true before you act", case.again, "reads only", "under a minute"))
     recommended = mitigation.get("recommended") or {}
     if recommended.get("command_hint"):
-        out.append(Command(str(recommended.get("action")), str(recommended["command_hint"]), "changes the job", "see above"))
+        out.append(
+            Command(str(recommended.get("action")), str(recommended["command_hint"]), "changes the job", "see above")
+        )
     return tuple(out[:MOST])
-
-
-def _again(case: CaseFile) -> str:
-    """The command that repeats this run. Options that named files are not repeated: they stand in the case."""
-    if case.command == "frozen-job":
-        return f"triage {case.command} {shlex.quote(case.job.id)}"
-    return ""

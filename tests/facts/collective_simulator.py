@@ -199,9 +199,7 @@ def run(job: Job) -> dict[int, int]:
         op = job.programs[bad][at]
         stuck_unit = (op.group, op.seq) if op.name else (op.parts[0][1], op.parts[0][2], op.ordinals[0])
         truth["unit"] = (op.group, op.seq if op.name else None)
-        truth["members"] = (
-            job.groups[op.group][1] if op.name else sorted({op.parts[0][1], op.parts[0][2]})
-        )
+        truth["members"] = job.groups[op.group][1] if op.name else sorted({op.parts[0][1], op.parts[0][2]})
     enqueued = dict.fromkeys(job.programs, 0)
     begun: dict[int, list[int]] = {r: [] for r in job.programs}  # first operations that are not done, by rank
 
@@ -252,7 +250,9 @@ def run(job: Job) -> dict[int, int]:
             if op.name:
                 meeting = meets[op.group, op.seq]
                 members = job.groups[op.group][1]
-                if any(m not in meeting or ((m, meeting[m][1]) not in here and not meeting[m][0].done) for m in members):
+                if any(
+                    m not in meeting or ((m, meeting[m][1]) not in here and not meeting[m][0].done) for m in members
+                ):
                     continue
                 if (op.group, op.seq) == stuck_unit:
                     continue
@@ -326,7 +326,11 @@ def dump(job: Job, rank: int, enqueued: int, ring: int = 2000, first: int = 0) -
             "last_started_collective": -1,
             "last_completed_collective": number(over[-1]) if over else -1,
         }
-    config = {
-        n: {"name": n, "desc": job.groups[n][0], "ranks": str(job.groups[n][1])} for n in names
+    config = {n: {"name": n, "desc": job.groups[n][0], "ranks": str(job.groups[n][1])} for n in names}
+    return {
+        "version": "2.9",
+        "pg_config": config,
+        "nccl_version": "2.27.3",
+        "pg_status": status,
+        "entries": entries[-ring:],
     }
-    return {"version": "2.9", "pg_config": config, "nccl_version": "2.27.3", "pg_status": status, "entries": entries[-ring:]}

@@ -35,7 +35,13 @@ def test_a_rank_that_still_lives_was_not_killed_whatever_the_log_says():
 
 def oom(world, node="gpu003", at=NOW - 99.5):
     world.samples = [s for s in world.samples if not (s.probe == "kernel" and s.node == node)]
-    event = {"id": "oom_kill", "kind": "oom", "at": at, "count": 1, "text": "Out of memory: Killed process 4242 (python)"}
+    event = {
+        "id": "oom_kill",
+        "kind": "oom",
+        "at": at,
+        "count": 1,
+        "text": "Out of memory: Killed process 4242 (python)",
+    }
     return world.add("kernel", node, "A", {"readable": True, "events": [event]})
 
 

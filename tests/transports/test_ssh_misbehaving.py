@@ -1,4 +1,4 @@
-"""Nine hosts that misbehave (notes/fanout-and-schedulers.md 1.4): each is named by its phase, none delays the others."""
+"""Hosts that misbehave (notes/fanout-and-schedulers.md 1.4): each is named by its phase, none delays the others."""
 
 import logging
 import socket
@@ -244,5 +244,5 @@ def test_an_agent_that_never_answers_is_given_up_and_told(tmp_path, monkeypatch)
 
 def test_a_transport_is_found_by_the_name_of_its_file():
     assert base.load("local").name == "local"
-    with pytest.raises(Exception, match="no transport is called 'carrier-pigeon'; there are: .*local.*ssh"):
+    with pytest.raises(Exception, match=r"no transport is called 'carrier-pigeon'; there are: .*local.*ssh"):
         base.load("carrier-pigeon")

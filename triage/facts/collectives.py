@@ -334,7 +334,9 @@ def decode(records: Mapping[int, Mapping[str, Any]], world: int | None = None) -
             views[rank] = _view(rank, record)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             refused[rank] = f"its reduced dump is malformed ({error.__class__.__name__})"
-    told = Counter(row["ranks"] for v in views.values() for row in v.record["groups"] if row.get("desc") == "default_pg")
+    told = Counter(
+        row["ranks"] for v in views.values() for row in v.record["groups"] if row.get("desc") == "default_pg"
+    )
     told.pop("", None)
     if world is None and told:
         world = len(members(told.most_common(1)[0][0]))

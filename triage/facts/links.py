@@ -88,7 +88,9 @@ def other_down(ev: Evidence) -> Fact:
         new, old = _count(nic, "carrier_changes"), _count(before or {}, "carrier_changes")
         if new is not None and old is not None and new > old:
             name = str(nic.get("name"))
-            parts.append(Part("nic", node=node, nic=name, why=f"carrier_changes rose from {old} to {new}; not the job's"))
+            parts.append(
+                Part("nic", node=node, nic=name, why=f"carrier_changes rose from {old} to {new}; not the job's")
+            )
     return known(parts=parts)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 MIN_SEGMENT = 10  # steps on each side of a split
@@ -32,7 +33,7 @@ def segments(values: Sequence[float]) -> list[Segment]:
     """Cut a series of positive numbers where its level changes."""
     cuts = _cuts(values, 0, len(values))
     edges = [0, *sorted(cuts), len(values)]
-    found = [Segment(a, b, median(values[a:b])) for a, b in zip(edges, edges[1:]) if b > a]
+    found = [Segment(a, b, median(values[a:b])) for a, b in pairwise(edges) if b > a]
     return _prune(values, found)
 
 

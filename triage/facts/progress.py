@@ -165,7 +165,7 @@ def advancing(ev: Evidence) -> Fact:
     too_old = found.age_s is not None and found.age_s > found.limit_s
     if found.yes:
         against = ("step times",) if too_old and all("payload" in sign for sign in found.yes) else ()
-        return known(True, text="; ".join(found.yes), provenance=provenance, contradicted_by=against)
+        return known(True, text=found.yes[0], provenance=provenance, contradicted_by=against)
     if too_old:
         source = found.last[1] if found.last else "job log"
         return known(

@@ -51,3 +51,12 @@ def agree_with_hard(ev: Evidence) -> Fact:
     agreed = [part for part in hit if part.rank in _ranks(roots)]
     names = ", ".join(Part.label(part) for part in agreed)
     return known(bool(agreed), text=f"the survivors wait for {names}" if agreed else "the survivors wait for others")
+
+
+@fact("waits.mismatch_named", type="number", unit="ranks", parts="rank")
+def mismatch_named(ev: Evidence) -> Fact:
+    """The ranks of a mismatch that something separates from their peers: the minority, or the odd one of the trail."""
+    found, tied = other(ev, "waits.mismatch"), other(ev, "waits.mismatch_tied")
+    if not found.known or not tied.known:
+        return unknown(found.reason or tied.reason)
+    return known(parts=() if tied.value else found.parts, text=found.text, provenance=found.provenance)

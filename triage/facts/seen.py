@@ -13,7 +13,7 @@ def nodes_share(ev: Evidence) -> Fact:
     """Share of the job's nodes that answered (0 to 1)."""
     if not ev.job.nodes:
         return unknown("the job's nodes are not known")
-    answered = [s for s in ev.of("contact")]
+    answered = ev.of("contact")
     return known(
         len({s.node for s in answered}) / len(ev.job.nodes),
         text=f"{len({s.node for s in answered})} of {len(ev.job.nodes)} nodes answered",
@@ -42,7 +42,8 @@ def kernel_log(ev: Evidence) -> Fact:
 @fact("seen.looks", type="number", unit="looks")
 def looks(ev: Evidence) -> Fact:
     """How many rounds of cheap probes were made (two are needed to tell slow from frozen)."""
-    return known(len({s.look for s in ev.samples if s.status == "ok" and s.look in ("A", "B") and s.node}))
+    count = len({s.look for s in ev.samples if s.status == "ok" and s.look in ("A", "B") and s.node})
+    return known(count, text=f"the nodes were looked at {'twice' if count == 2 else f'{count} times'}")
 
 
 @fact("hosts.silent", type="number", unit="nodes", parts="node")

@@ -143,7 +143,10 @@ class _Drawing:
                     by_seq.setdefault(seq, {}).setdefault(canonical(sig), []).append((sig, ranks))
             for seq in sorted(s for s, kinds in by_seq.items() if len(kinds) > 1):
                 sides = sorted(
-                    ((kind[0][0], tuple(sorted(r for _, ranks in kind for r in ranks))) for kind in by_seq[seq].values()),
+                    (
+                        (kind[0][0], tuple(sorted(r for _, ranks in kind for r in ranks)))
+                        for kind in by_seq[seq].values()
+                    ),
                     key=lambda side: (-len(side[1]), side[1]),
                 )
                 if not self._over(key, seq, [r for _, ranks in sides for r in ranks]):
@@ -244,12 +247,12 @@ class _Drawing:
 
     def _exchanges(self) -> None:
         blocked: dict[int, bool] = {}
-        pending: list[tuple[int, Head, list[int], bool]] = []
+        pending: list[tuple[int, Head, list[int], list[int], bool]] = []
         for rank, view in self.views.items():
             head = view.head
             if head is None or head.seq is not None:
                 continue
-            joined, missing, over, strong, unclear = [], [], 0, False, not head.parts
+            joined, missing, over, strong, unclear = [], [], [], False, not head.parts
             for part in head.parts:
                 side, src, dst, ordinal = part
                 partner = dst if side == "s" else src
@@ -270,9 +273,8 @@ class _Drawing:
                 elif how == "joined":
                     joined.append(partner)
                 else:
-                    over += 1
+                    over.append(partner)
                     strong = strong or side == "s" or self._bytes(head) > IN_FLIGHT_BYTES
-                    joined.append(partner)
             down = [m for m in missing if m in self.incapable]
             for partner in down:
                 self._edge(("r", rank), ("r", partner))
@@ -281,18 +283,18 @@ class _Drawing:
             if not blocked.get(rank):
                 for partner in missing:
                     self._edge(("r", rank), ("r", partner))
-                if not missing and over == len(head.parts) and strong and not unclear:
+                if not missing and len(over) == len(head.parts) and strong and not unclear:
                     # Rule 3: the partner has finished the matching one, so what hangs is on my side.
                     self.out.device_stuck[rank] = self.out.waiting[rank]
                 elif not missing:
-                    pending.append((rank, head, joined, unclear))
-        for rank, head, joined, unclear in pending:
-            if unclear and not joined:
+                    pending.append((rank, head, joined, over, unclear))
+        for rank, head, joined, over, unclear in pending:
+            if unclear and not joined and not over:
                 # A partner that cannot be mapped to a global rank: it waits, and we cannot say for whom.
                 self._edge(("r", rank), ("u", Unit(head.key, pair=(rank, -1))))
                 self.out.notes.append(f"rank {rank} waits in an exchange whose partner the dump does not tell")
-            for partner in joined:
-                if blocked.get(partner):
+            for partner in [*joined, *over]:
+                if partner in joined and blocked.get(partner):
                     # The partner is in the same exchange, which is held up by a third rank.
                     self._edge(("r", rank), ("r", partner))
                 else:
@@ -322,7 +324,7 @@ class _Drawing:
             if order is not None and order < 0:
                 return "over"
             if order is not None and order > 0:
-                return "late"  # it is still at an earlier one of the same pair
+                return "behind"  # it is still at an earlier one of the same pair, which I have finished
             return "joined" if in_head else "behind"
         order = _compare(mine, enqueued, two)
         if order is None:

@@ -105,9 +105,7 @@ def _rows(ev: Evidence, table: RankTable, out: Waits) -> dict[int, tuple[Sample,
     return rows
 
 
-def _better(
-    home: str | None, sample: Sample, row: Mapping[str, Any], old: Sample, old_row: Mapping[str, Any]
-) -> bool:
+def _better(home: str | None, sample: Sample, row: Mapping[str, Any], old: Sample, old_row: Mapping[str, Any]) -> bool:
     def weight(s: Sample, r: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
         age = r.get("mtime")
         return (
@@ -143,7 +141,9 @@ def _drop_other_worlds(out: Waits, world: int | None) -> None:
     for rank, size in sizes.items():
         if size != usual:
             out.dumps.pop(rank)
-            out.stale[rank] = f"its default group is ranks {size[:40]}, the job's is {usual[:40]}: of another job or attempt"
+            out.stale[rank] = (
+                f"its default group is ranks {size[:40]}, the job's is {usual[:40]}: of another job or attempt"
+            )
 
 
 def _drop_early(out: Waits) -> None:
@@ -164,7 +164,7 @@ def _drop_early(out: Waits) -> None:
 
 
 def _incapable(row: RankRow) -> str:
-    """"dead", "stopped", "d_state", or "" for a rank that may still move."""
+    """ "dead", "stopped", "d_state", or "" for a rank that may still move."""
     if row.gone:
         return "dead"
     if row.state in ("T", "t"):
@@ -209,7 +209,11 @@ def _why_root(w: Waits, p: Picture, rank: int) -> str:
     if kind == "device":
         return f"{p.label(p.device_stuck[rank])} is open on it while its peers have finished it"
     if kind in ("dead", "stopped", "d_state"):
-        how = {"dead": "its process is gone", "stopped": "its process is stopped (T)", "d_state": "its process hangs in D"}
+        how = {
+            "dead": "its process is gone",
+            "stopped": "its process is stopped (T)",
+            "d_state": "its process hangs in D",
+        }
         return f"waited for, no flight record, {how[kind]}"
     units = sorted(p.absent.get(rank, ()), key=repr)
     where = f"has not come to {p.label(units[0])}" if units else "is waited for"
@@ -308,7 +312,9 @@ def mismatch_tied(ev: Evidence) -> Fact:
 
     def tell(w: Waits, p: Picture) -> Fact:
         tied = bool(p.mismatches) and not p.named_by_mismatch
-        return known(tied, text=f"nothing separates {_ranks_text(p.tied_by_mismatch)}" if tied else "", provenance=_seen(ev))
+        return known(
+            tied, text=f"nothing separates {_ranks_text(p.tied_by_mismatch)}" if tied else "", provenance=_seen(ev)
+        )
 
     return _with_picture(ev, tell)
 
@@ -396,7 +402,9 @@ def swapper(ev: Evidence) -> Fact:
 
     def tell(w: Waits, p: Picture) -> Fact:
         if p.swapper is None:
-            return known(parts=[], text="nothing separates the members of the cycle" if p.cycles else "", provenance=_seen(ev))
+            return known(
+                parts=[], text="nothing separates the members of the cycle" if p.cycles else "", provenance=_seen(ev)
+            )
         why = "enters its collectives in another order than the other ranks"
         return known(
             parts=[_part(ev, p.swapper, why)], text=f"rank {p.swapper} {why}", provenance=_seen(ev, [p.swapper])
@@ -420,7 +428,9 @@ def cycle_stands(ev: Evidence) -> Fact:
             return known(False, text="no ranks wait in a circle", provenance=_seen(ev))
         bad = [r for r in ranks if r in p.device_stuck or r in w.incapable]
         if bad:
-            return known(False, text=f"{_ranks_text(bad)} can do nothing any more, so this is no deadlock", provenance=_seen(ev))
+            return known(
+                False, text=f"{_ranks_text(bad)} can do nothing any more, so this is no deadlock", provenance=_seen(ev)
+            )
         doubt = next((p.unsure_cycles[r] for r in ranks if r in p.unsure_cycles), "")
         if doubt and p.swapper is None:
             return unknown(doubt, provenance=_seen(ev, ranks))
@@ -434,11 +444,15 @@ def cycle_stands(ev: Evidence) -> Fact:
             if not late and not early:
                 return known(True, text=f"{_ranks_text(ranks)} waited so in both looks", provenance=_seen(ev, ranks))
             if late:
-                return unknown(f"{_ranks_text(late)} entered the wait after the first look", provenance=_seen(ev, ranks))
+                return unknown(
+                    f"{_ranks_text(late)} entered the wait after the first look", provenance=_seen(ev, ranks)
+                )
         taken = min(_taken_after(w.dumps[r]) for r in ranks)
         if max(at or 0.0 for at in entered.values()) <= taken:
             return known(True, text=f"{_ranks_text(ranks)} were all waiting at one moment", provenance=_seen(ev, ranks))
-        return unknown("one snapshot only: whether the circle stood at one moment is not proven", provenance=_seen(ev, ranks))
+        return unknown(
+            "one snapshot only: whether the circle stood at one moment is not proven", provenance=_seen(ev, ranks)
+        )
 
     return _with_picture(ev, tell)
 
@@ -473,7 +487,9 @@ def all_joined(ev: Evidence) -> Fact:
         if not p.stuck_units:
             return unknown("the dumps do not tell whom the waiting ranks wait for", provenance=_seen(ev))
         units = [p.label(u) for u in p.stuck_units[:3]]
-        return known(True, text=f"all members have joined and nobody finishes: {'; '.join(units)}", provenance=_seen(ev))
+        return known(
+            True, text=f"all members have joined and nobody finishes: {'; '.join(units)}", provenance=_seen(ev)
+        )
 
     return _with_picture(ev, tell)
 
@@ -485,7 +501,9 @@ def device_stuck(ev: Evidence) -> Fact:
     def tell(w: Waits, p: Picture) -> Fact:
         ranks = [r for r, kind in sorted(p.roots.items()) if kind == "device"]
         parts = [_part(ev, r, _why_root(w, p, r)) for r in ranks]
-        return known(parts=parts, text=f"{_ranks_text(ranks)} stuck on the device" if ranks else "", provenance=_seen(ev, ranks))
+        return known(
+            parts=parts, text=f"{_ranks_text(ranks)} stuck on the device" if ranks else "", provenance=_seen(ev, ranks)
+        )
 
     return _with_picture(ev, tell)
 
@@ -497,7 +515,9 @@ def host_stuck(ev: Evidence) -> Fact:
     def tell(w: Waits, p: Picture) -> Fact:
         ranks = [r for r, kind in sorted(p.roots.items()) if kind == "host" and r not in w.incapable]
         parts = [_part(ev, r, _why_root(w, p, r)) for r in ranks]
-        return known(parts=parts, text=f"{_ranks_text(ranks)} stuck on the host" if ranks else "", provenance=_seen(ev, ranks))
+        return known(
+            parts=parts, text=f"{_ranks_text(ranks)} stuck on the host" if ranks else "", provenance=_seen(ev, ranks)
+        )
 
     return _with_picture(ev, tell)
 
@@ -510,7 +530,9 @@ def victims(ev: Evidence) -> Fact:
         guilty = {*p.roots, *p.named_by_mismatch, *p.tied_by_mismatch, *(r for one in p.cycles for r in one)}
         ranks = sorted(set(p.waiting) - guilty)
         parts = [_part(ev, r, f"waits at {p.label(p.waiting[r])}") for r in ranks]
-        return known(parts=parts, text=f"{_ranks_text(ranks)} wait for others" if ranks else "", provenance=_seen(ev, ranks[:8]))
+        return known(
+            parts=parts, text=f"{_ranks_text(ranks)} wait for others" if ranks else "", provenance=_seen(ev, ranks[:8])
+        )
 
     return _with_picture(ev, tell)
 

@@ -16,7 +16,7 @@ Renderer = Callable[..., str]
 
 
 def renderers() -> dict[str, Renderer]:
-    """Every format by name. A module without `render` (clean, layout) is a helper and no format."""
+    """Every format by name. A module without `render` (clean, layout) is no format."""
     found: dict[str, Renderer] = {}
     for module in pkgutil.iter_modules(__path__):
         function = getattr(importlib.import_module(f"{__name__}.{module.name}"), "render", None)

@@ -112,7 +112,9 @@ def _job(job_id: str, entry: Mapping[str, Any], hosts: Mapping[str, Mapping[str,
         nodes=tuple(_node(name, hosts.get(name, {}), where) for name in dict.fromkeys(expanded)),
         cluster=str(entry.get("cluster", "")),
         state=state,
-        attempt=Attempt(restart, _time(entry.get("started"), where, "started"), _time(entry.get("ended"), where, "ended")),
+        attempt=Attempt(
+            restart, _time(entry.get("started"), where, "started"), _time(entry.get("ended"), where, "ended")
+        ),
         log=str(entry.get("log") or ""),
         user=str(entry.get("user") or ""),
         match={str(k): str(v) for k, v in match.items()},

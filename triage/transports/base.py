@@ -110,6 +110,11 @@ def load(name: str, options: Mapping[str, Any] | None = None) -> Transport:
     raise UsageError(f"no transport is called {name!r}; there are: {', '.join(known)}")
 
 
+def plain(text: str, most: int = 300) -> str:
+    """What a node said, as one bounded line without control characters: it goes into messages."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:most]
+
+
 def left(deadline: float) -> float:
     """Seconds until `deadline`, never negative."""
     return max(0.0, deadline - time.monotonic())

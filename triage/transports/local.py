@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from triage.model import Node
-from triage.transports.base import Contact, Unreached, left
+from triage.transports.base import Contact, Unreached, left, plain
 
 MAX_STDERR = 64 << 10
 
@@ -65,7 +65,7 @@ class LocalSession:
         with contextlib.suppress(OSError):
             self._complaint += os.read(self._err, MAX_STDERR)
         code = self._process.poll()
-        text = self._complaint.decode("utf-8", "replace").strip()
+        text = plain(self._complaint[:2000].decode("utf-8", "replace"))
         return " ".join(part for part in (text, f"exit {code}" if code is not None else "") if part)
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ import paramiko
 
 from triage.errors import ConfigError
 from triage.model import Node
-from triage.transports.base import Contact, Unreached, left
+from triage.transports.base import Contact, Unreached, left, plain
 from triage.transports.known_hosts import Answer, KnownHosts, fingerprint, with_port
 from triage.transports.ssh_keys import Identities
 from triage.transports.watchdog import Watchdog
@@ -125,7 +125,7 @@ class SshSession:
     def complaint(self) -> str:
         with contextlib.suppress(Exception):
             self._drain_stderr()
-        text = " ".join(self._stderr[:2000].decode("utf-8", "replace").split())
+        text = plain(self._stderr[:2000].decode("utf-8", "replace"))
         if not self._transport.is_active():
             return f"{text} the connection broke".strip()
         if self._channel.status_event.wait(0.2):
@@ -346,7 +346,7 @@ def _await_banner(sock: socket.socket, until: float) -> str:
             raise EOFError("closed before its banner")
         line, newline, _ = seen.partition(b"\n")
         if newline and line.startswith(b"SSH-"):
-            return _plain(line.decode("utf-8", "replace"))
+            return plain(line.decode("utf-8", "replace"))
         if not newline and len(seen) < MAX_BANNER and left(until):
             time.sleep(min(0.02, left(until)))  # the rest of the line is under way
             continue
@@ -402,11 +402,7 @@ def _words(exc: BaseException) -> str:
         return "too many open files here; raise `ulimit -n`"
     if isinstance(exc, OSError) and exc.strerror:
         return exc.strerror
-    return _plain(str(exc)) or ("the server closed the connection" if isinstance(exc, EOFError) else type(exc).__name__)
-
-
-def _plain(text: str | None) -> str:
-    return "".join(c if c.isprintable() else " " for c in (text or ""))[:200].strip()
+    return plain(str(exc)) or ("the server closed the connection" if isinstance(exc, EOFError) else type(exc).__name__)
 
 
 def _unknown(node: Node, address: str, contact: Contact, answer: Answer) -> str:
@@ -433,10 +429,11 @@ def _alarm(node: Node, address: str, contact: Contact, kind: str, answer: Answer
 def make(options: Mapping[str, Any]) -> SshTransport:
     """Read keys and known_hosts once. ConfigError if there is no usable key."""
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # phases and reasons are told by us, once
-    files = _paths(options, "known_hosts") or ["~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"]
+    usual = [os.path.expanduser("~/.ssh/known_hosts"), "/etc/ssh/ssh_known_hosts"]
+    files = _paths(options, "known_hosts") or [path for path in usual if os.path.exists(path)]
     identities = Identities.load(_paths(options, "key"), agent=options.get("agent", True) is not False)
     user = str(options.get("user") or "") or _own_name()
-    return SshTransport(KnownHosts.load([os.path.expanduser(f) for f in files]), identities, user, _limits(options))
+    return SshTransport(KnownHosts.load(files), identities, user, _limits(options))
 
 
 def _paths(options: Mapping[str, Any], name: str) -> list[str]:
