@@ -1,9 +1,10 @@
 """What has each rank's flight recorder written: where does the rank wait, and what came before?
 
 Reads    the dump of every rank on this node, a pickle or JSON of PyTorch's flight recorder, format 2.3 to 2.10:
-         {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "pg_status": {...},
+         {"version": "2.10", "pg_status": {...},
+          "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
           "entries": [{"record_id": 86694, "process_group": ("35", "TP"), "collective_seq_id": 39408, "retired": False,
-                       "profiling_name": "nccl:_all_gather_base", "input_sizes": [[4096, 512]], "state": "scheduled", ...}]}
+                       "profiling_name": "nccl:_all_gather_base", "input_sizes": [[4096, 512]], "state": "scheduled"}]}
          and reduces it to at most 4 KB. If asked, it first pokes the recorder's FIFO and waits for the new file: this is
          the one thing that triage ever writes to on a node (one byte, never blocking, into an existing FIFO only).
 Fooled by   a dump of an earlier attempt or of another job in the shared cache folder (no job id inside: its age is
@@ -31,12 +32,12 @@ PROBE = {
     "timeout_s": 12,
     "cost": "intrusive",
     "fields": {
-        "ranks": "list, one a rank of this node: rank, pid, state, source, path, mtime, age_s, stale, why, poke, record",
+        "ranks": "list, one a rank of this node: rank, pid, state, and what follows",
         "source": "none | file (it lay there) | poked (it was written for us)",
         "mtime": "epoch s, the file system's clock",
         "age_s": "s between mtime and the moment of reading",
         "stale": "bool: older than the process that should have written it, so of another attempt",
-        "poke": "written | no_reader (no live monitor thread) | no_fifo | not_a_fifo | denied | not_asked | skipped_state",
+        "poke": "text: written, no_reader (no live monitor thread), no_fifo, not_a_fifo, denied, not_asked, skipped_state",
         "before": "what the dump that the poke overwrote had said: mtime, and [enqueued, done] of each group",
         "record": "reduced dump, <= 4 KB; its shape is told at reduce_dump()",
     },
@@ -61,7 +62,7 @@ class BadDump(ValueError):
 
 
 def _without_gc(function):
-    """Run with the cyclic collector off: it would walk the 40,000 new lists of a dump again and again (a third of the cost)."""
+    """Run with the cyclic collector off: it would walk the 40,000 new lists of a dump again and again."""
 
     @functools.wraps(function)
     def run(*args, **kwargs):
@@ -257,21 +258,23 @@ DONE_STATE = "completed"
 def reduce_dump(obj, rank, kind="pickle", cache=None):
     """One rank's dump as a record of at most 4 KB; BadDump if it is none that we can use.
 
-    {"v": 1, "rank", "format": "2.9", "lib": "2.27.3", "kind": "pickle" | "json", "n": entries, "ids": [first, last record id],
-     "newest_s": epoch s of the newest entry, "active_only": bool (no finished entries: no history), "wrapped": bool,
-     "opens": number of open units,
-     "open": the <= 8 oldest open units, the first is where the rank waits:
+    {"v": 1, "rank", "format": "2.9", "lib": "2.27.3", "kind": "pickle" | "json", "n": entries,
+     "ids": [first, last record id], "newest_s": epoch s of the newest entry, "opens": number of open units,
+     "active_only": bool (no finished entries: no history), "wrapped": bool (the ring has dropped the oldest),
+     "open": the <= 8 oldest open units; the first is where the rank waits:
              {"g": group index, "seq": collective number | None, "id": record id, "at": created, epoch s, "ms": time-out,
               "sig": index into sigs, "sizes": "in>out" of an all_to_all,
-              "p2p": [["s" | "r", from, to (global ranks, None if not mapped), [epoch, index | None, p2p number]]]},
-     "groups": [{"name", "desc", "ranks": folded members ("" = not told), "enq": newest number enqueued, "open": smallest
-                 open number, "done": newest finished, "first": oldest kept number, "unsure": a number that is over but perhaps
-                 failed, "p2p": true where it has sends, "status": [enqueued, completed] of pg_status,
-                 "win": "39353:0*6,1*6;…" the last units: start number, then signature * count}],
-     "sigs": ["all_reduce|8x4|8x4|Float|Float", …] (a coalesced unit is several joined by "+"),
-     "trail": "1:39353*6,2:17,…" the last 64 collective units in the order of enqueueing: group:number*count,
-     "pairs": [[group, "s" | "r", from, to, enqueued, done, open]] each [epoch, index | None, p2p number] or None,
+              "p2p": [["s" | "r", from, to (global ranks, None if not mapped), ordinal]]},
+     "groups": [{"name", "desc", "ranks": folded members ("" = not told), "enq": newest number enqueued,
+                 "first_open": smallest open number, "last_done": newest finished, "first": oldest kept number,
+                 "unsure": a number that is over but perhaps failed, "p2p": true where it has sends,
+                 "status": [enqueued, completed] of pg_status,
+                 "win": "39353:0*6,1*6;..." the last units: start number, then signature * count}],
+     "sigs": ["all_reduce|8x4|8x4|Float|Float", ...] (the parts of a coalesced unit are joined by "+"),
+     "trail": "1:39353*6,2:17,..." the last 64 collective units in the order of enqueueing: group:number*count,
+     "pairs": [[group, "s" | "r", from, to, enqueued, done, open]], each an ordinal or None,
      "cut": what was left out to stay within 4 KB, "warn": [oddities]}
+    An ordinal is [last collective of the group, how many-th since then | None if not known, p2p number].
     A unit is one launch: all entries of one coalesced group. Done = retired, or completed, or noticed as completed.
     """
     if isinstance(obj, list):
@@ -531,7 +534,7 @@ def dtypes_text(value):
 
 
 def op_name(name):
-    """ "nccl:_all_gather_base" -> "_all_gather_base"; the backend is not part of what must agree."""
+    """`nccl:_all_gather_base` -> `_all_gather_base`; the backend is not part of what must agree."""
     name = clean(name, 96) if isinstance(name, str) else "?"
     match = NAME.match(name)
     return (match.group(1) if match else name)[:48].replace("|", "/").replace("+", "/")
@@ -620,7 +623,7 @@ def _record(read, version, kind, window, max_open, max_idle, max_pairs):
     rows = []
     for g, group in enumerate(read.groups):
         rows.append(_row(read, g, group, window, sig))
-    known = set(group.name for group in read.groups)
+    known = {group.name for group in read.groups}
     for pg_id, name in sorted(read.bridge.items()):
         if len(rows) >= len(read.groups) + max_idle:
             break
@@ -648,9 +651,9 @@ def _row(read, g, group, window, sig):
         over = [s for s, over in zip(seqs, done) if over]
         row["enq"], row["first"] = max(seqs), seqs[0]
         if open_seqs:
-            row["open"] = min(open_seqs)
+            row["first_open"] = min(open_seqs)
         if over:
-            row["done"] = max(over)
+            row["last_done"] = max(over)
         start = max(0, len(seqs) - window)
         # The first open unit must keep its signature even when much was enqueued after it.
         if open_seqs and open_seqs[0] < seqs[start]:
@@ -746,6 +749,9 @@ NAMES = (
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 ).split()
 
+SET_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+WRAPPERS = frozenset("sh bash dash zsh srun slurmstepd numactl env timeout tini dumb-init".split())
+
 
 def parse_environ(data):
     env = {}
@@ -758,7 +764,7 @@ def parse_environ(data):
 
 
 def dump_paths(env, rank):
-    """Where this rank's dump may lie, best guess first; a value set by the job's own code at run time is not visible."""
+    """Where this rank's dump may lie, best guess first; what the job's own code set later is not visible."""
     told = []
     for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
         if env.get(name):
@@ -867,20 +873,18 @@ def find_ranks(ctx, boot):
         env = parse_environ(data)
         rank, told = rank_of(env), read_stat(ctx, int(name), boot)
         if rank is not None and 0 <= rank < 1000000 and told and told[0] not in ("Z", "X"):
-            key = (rank,) + tuple(
-                env.get(n) for n in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
-            )
+            key = (rank,) + tuple(env.get(n) for n in SET_NAMES)
             found[int(name)] = (key, env, told)
     tops = {}
     for pid in sorted(found):
         key, env, told = found[pid]
         comm = (ctx.read(ctx.proc("%d/comm" % pid), 64) or "").strip()
-        if comm in ("sh", "bash", "dash", "srun", "numactl", "slurmstepd", "env", "timeout", "tini"):
+        if comm in WRAPPERS:
             continue  # a wrapper: the rank is below it
         parent = found.get(told[1])
         while parent and parent[0] == key:
             above = (ctx.read(ctx.proc("%d/comm" % told[1]), 64) or "").strip()
-            if above not in ("sh", "bash", "dash", "srun", "numactl", "slurmstepd", "env", "timeout", "tini"):
+            if above not in WRAPPERS:
                 break
             told = parent[2]
             parent = found.get(told[1])
@@ -1004,7 +1008,7 @@ def outline(place):
     return {
         "mtime": place.mtime,
         "newest_s": place.record["newest_s"],
-        "groups": dict((r["name"], [r["enq"], r.get("done")]) for r in rows),
+        "groups": {r["name"]: [r["enq"], r.get("last_done")] for r in rows},
     }
 
 

@@ -4,7 +4,7 @@ Reads    the file in args["path"], its last 8 MiB:
          " [2026-11-30 21:40:01.123] iteration       12/  100000 | … | elapsed time per iteration (ms): 503.9 | …"
          "E1129 17:17:31.034000 4240 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) …"
          "[rank3]:[E1129 17:17:31.412727749 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective …"
-A line may wear a launcher's prefix ("3: ", "[rank3]:", "gpu003: "), colours, or be a progress bar with carriage returns.
+A line may wear a launcher's prefix ("3: ", "[rank3]:", "gpu003: "), colours, or be a progress bar (carriage returns).
 `reduce_log` is pure and serves the operator's side for offline files as well.
 Fooled by   a job that prints nothing between steps, or whose output is buffered (silence is no stall); lines without a
             date (they take the time of the nearest dated line above, `dated` is false); a log in local time (its zone

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import yaml
@@ -21,7 +23,7 @@ from triage.cost.profile import load_profile
 from triage.errors import ConfigError
 from triage.facts import registry
 from triage.facts.evidence import Evidence
-from triage.facts.pace import job_series
+from triage.facts.pace import Series, job_series
 from triage.facts.ranktable import rank_table
 from triage.model import Fact, Job, Report, Verdict
 from triage.narrate import (
@@ -100,7 +102,7 @@ def _report(
     found: Conclusion,
 ) -> Report:
     job = case.job
-    verdict = replace(found.verdict, why=found.verdict.why + _one_road(found, facts))
+    verdict = replace(found.verdict, why=(*_says(found), *_roads(found, facts), *found.verdict.why))
     limits = deadlines(ev, facts)
     mitigation = plan(_plan_request(case, ev, facts, found, verdict), _profile(case))
     state = _state(job, found, facts)
@@ -164,15 +166,19 @@ def sources_of(facts: Mapping[str, Fact], names: tuple[str, ...]) -> set[str]:
     return {p.probe for name in names if name in facts and facts[name].known for p in facts[name].provenance}
 
 
-def _one_road(found: Conclusion, facts: Mapping[str, Fact]) -> tuple[str, ...]:
-    """Says so when one source alone names the culprit: a second road was there and told nothing."""
+def _says(found: Conclusion) -> tuple[str, ...]:
+    return (found.says,) if found.says and found.stopped_at is None else ()
+
+
+def _roads(found: Conclusion, facts: Mapping[str, Fact]) -> tuple[str, ...]:
+    """How many sources name the culprit; one alone is said so (two independent roads are wanted to each verdict)."""
     if not found.culprit_parts:
         return ()
     sources = sources_of(facts, tuple(n for n in found.evidence if facts.get(n) and facts[n].parts))
     if len(sources) <= 1:
         only = next(iter(sources), "one fact")
-        return (f"named by one source alone ({only}); nothing else confirms it yet",)
-    return (f"named by {len(sources)} sources: {', '.join(sorted(sources))}",)
+        return (f"One source alone ({only}) names the culprit; nothing else confirms it yet.",)
+    return (f"{len(sources)} sources agree: {', '.join(sorted(sources))}.",)
 
 
 def _state(job: Job, found: Conclusion, facts: Mapping[str, Fact]) -> str:
@@ -191,6 +197,8 @@ def _state(job: Job, found: Conclusion, facts: Mapping[str, Fact]) -> str:
         if advancing is False:
             return "frozen"
         return "slow" if found.verdict.fail == "slow" and (_number(facts, "pace.increase") or 0) > 0.05 else "running"
+    if found.verdict.id == "stuck_rank" and advancing is None:
+        return "unknown"  # one look at a merely slow job shows the same picture
     return "slow" if found.verdict.fail == "slow" else "frozen"
 
 
@@ -234,6 +242,7 @@ def _plan_request(
         onset=float(began) if began is not None else None,
         t0_s=_number(facts, "pace.t0_s"),
         t1_s=_number(facts, "pace.t1_s"),
+        steps_per_point=_steps_per_point(series),
         series=tuple((at, seconds * 1000.0) for at, seconds in series.steps if at is not None) if series else (),
         slow_fraction=ratio - 1.0 if ratio is not None else None,
         fix_first=found.fix_first,
@@ -241,3 +250,10 @@ def _plan_request(
         deadline_what=nearest[1],
         retry_budget_s=_number(facts, "links.budget_s"),
     )
+
+
+def _steps_per_point(series: Series | None) -> float:
+    """A log line may be the mean over many steps (Megatron's log interval): how many, by its own numbers."""
+    if series is None or len(series.numbers) < 2:
+        return 1.0
+    return max(1.0, float(median(b - a for a, b in pairwise(series.numbers))))

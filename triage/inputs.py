@@ -7,7 +7,7 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from triage.schedulers import inventory
 Say = Callable[[str], None]
 MAX_DUMP = 64 << 20
 MAX_DUMPS = 20_000
-MAX_FOLDER = 2 << 30
 
 
 # ------------------------------------------------------------------------------------------------ a live job
@@ -83,10 +82,12 @@ def options(command: str, found: Found, *, poke: bool, run_s: float | None, say:
     transport: dict[str, Any] = {}
     keys = [settings.value("key")] if settings.value("key") else list(access.keys)
     hosts = [settings.value("known_hosts")] if settings.value("known_hosts") else list(access.known_hosts)
-    if keys:
-        transport["key"] = [os.path.expanduser(key) for key in keys]
-    if hosts:
-        transport["known_hosts"] = [os.path.expanduser(path) for path in hosts]
+    warnings = list(settings.warnings)
+    for name, paths in (("key", keys), ("known_hosts", hosts)):
+        if paths:
+            transport[name] = _answering([os.path.expanduser(path) for path in paths], warnings)
+    for line in warnings[len(settings.warnings) :]:
+        say(line)
     if settings.value("user"):
         transport["user"] = settings.value("user")
     return Options(
@@ -97,10 +98,23 @@ def options(command: str, found: Found, *, poke: bool, run_s: float | None, say:
         profile=_profile(settings),
         poke=poke,
         run_s=run_s,
-        warnings=settings.warnings,
+        warnings=tuple(warnings),
         again=_again(command, found),
         say=say,
     )
+
+
+def _answering(paths: list[str], warnings: list[str]) -> list[str]:
+    """Those files that answer: a home folder on dead storage must not hold the run (agent keys may still do)."""
+    found = []
+    for path in paths:
+        try:
+            ownfiles.exists(path)
+        except ownfiles.TooSlow as error:
+            warnings.append(f"{error}: shared storage may be stuck; going on without it")
+            continue
+        found.append(path)
+    return found
 
 
 def _again(command: str, found: Found) -> str:
@@ -135,22 +149,30 @@ def options_for_files(command: str, flags: Mapping[str, str | None], warnings: S
 
 
 def dumps(folder: str) -> tuple[Job, list[Sample], float, list[str]]:
-    """A folder of flight-recorder dumps as a job of unknown state with one sample, the time of its newest line, warnings."""
-    from triage.readers.flight_records import newest_time, read_folder
+    """A folder of flight-recorder dumps as a job of unknown state with one sample; the time of its newest line; warnings."""
+    from triage.readers.flight_records import read_folder
 
-    files = list(_files(Path(folder)))
-    reading = read_folder(files)
+    reading = read_folder(_files(Path(folder)))
     if not reading.recognised:
-        names = ", ".join(name for name, _ in reading.unrecognised[:3]) or "nothing"
-        raise UsageError(f"{folder}: no flight-recorder dump in it (found: {names}); expected names such as _dump_3")
+        names = "; ".join(f"{name}: {why}" for name, why in reading.unrecognised[:3]) or "it is empty"
+        raise UsageError(f"{folder}: no flight-recorder dump in it ({names}); expected names such as _dump_3")
     warnings = [f"{len(reading.recognised)} dumps read, ranks {_ranges(reading.ranks)}"]
-    for name, why in reading.unrecognised[:8]:
-        warnings.append(f"{name}: not read: {why}")
+    warnings += [f"{name}: not read: {why}" for name, why in reading.unrecognised[:8]]
     if len(reading.unrecognised) > 8:
         warnings.append(f"and {len(reading.unrecognised) - 8} more files were not read")
-    newest = newest_time(reading.sample) or max((mtime for _, _, mtime in files), default=time.time())
     job = Job(os.path.basename(os.path.abspath(folder)), "files", (), state="unknown", attempt=Attempt())
-    return job, [reading.sample], newest, warnings
+    return job, [reading.sample], _newest(reading.sample), warnings
+
+
+def _newest(sample: Sample) -> float:
+    """Now, for a folder: its newest dated line; without one, the newest change of a file (copying may have made that)."""
+    times: list[float] = []
+    changed: list[float] = []
+    for entry in sample.data.get("ranks") or ():
+        record = entry.get("record") or {}
+        times += [record["newest_s"]] if isinstance(record.get("newest_s"), int | float) else []
+        changed += [entry["mtime"]] if isinstance(entry.get("mtime"), int | float) else []
+    return max(times or changed or [time.time()])
 
 
 def _ranges(ranks: Sequence[int]) -> str:
@@ -159,8 +181,8 @@ def _ranges(ranks: Sequence[int]) -> str:
     return re.sub(r"[\[\]]", "", fold(str(rank) for rank in ranks))
 
 
-def _files(folder: Path) -> list[tuple[str, bytes, float]]:
-    """(relative name, content, mtime) of the plain files below a folder; links are not followed."""
+def _files(folder: Path) -> Iterator[tuple[str, bytes, float]]:
+    """(relative name, content, mtime) of the plain files below a folder, one at a time; links are not followed."""
     try:
         if not ownfiles.exists(str(folder)):
             raise UsageError(f"{folder}: no such folder")
@@ -168,25 +190,22 @@ def _files(folder: Path) -> list[tuple[str, bytes, float]]:
         raise UsageError(f"{error}; copy the dumps to local storage first") from None
     if not folder.is_dir():
         raise UsageError(f"{folder} is a file; give the folder that holds the dumps")
-    found: list[tuple[str, bytes, float]] = []
-    total = 0
+    count = 0
     for base, folders, names in os.walk(folder, followlinks=False):
         folders.sort()
         for name in sorted(names):
             path = os.path.join(base, name)
-            info = os.lstat(path)
-            if not stat.S_ISREG(info.st_mode):
-                continue
-            if info.st_size > MAX_DUMP or len(found) >= MAX_DUMPS or total + info.st_size > MAX_FOLDER:
-                found.append((os.path.relpath(path, folder), b"", info.st_mtime))
-                continue
-            total += info.st_size
+            count += 1
+            if count > MAX_DUMPS:
+                raise UsageError(f"{folder}: more than {MAX_DUMPS} files; give the folder that holds the dumps only")
             try:
-                with open(path, "rb") as file:
-                    found.append((os.path.relpath(path, folder), file.read(MAX_DUMP), info.st_mtime))
+                info = os.lstat(path)
+                if not stat.S_ISREG(info.st_mode):
+                    continue
+                with open(path, "rb") as file:  # one byte more than a dump may have: the reader then says so
+                    yield os.path.relpath(path, folder), file.read(MAX_DUMP + 1), info.st_mtime
             except OSError:
-                found.append((os.path.relpath(path, folder), b"", info.st_mtime))
-    return found
+                yield os.path.relpath(path, folder), b"", 0.0
 
 
 # ------------------------------------------------------------------------------------------------ playbooks

@@ -33,16 +33,16 @@ FINDINGS = (
 
 # What would tell a fact that is unknown. {job} is the job id, {node} and {pid} the first suspect's, quoted.
 LEARN = {
-    "hard.events": ("whether the kernel or the launcher ended a rank", "ssh {node} sudo dmesg -T | tail -100"),
-    "seen.kernel_log": ("kernel events at the time of the stall", "ssh {node} sudo dmesg -T | tail -100"),
-    "ranks.gone": ("which rank processes still exist", "ssh {node} ps -eo pid,stat,etimes,args --sort=etimes"),
-    "waits.roots": ("which rank the others wait for", "ssh {node} py-spy dump --pid {pid}"),
-    "waits.cycle": ("whether ranks wait for each other", "ssh {node} py-spy dump --pid {pid}"),
-    "waits.mismatch": ("whether ranks called different collectives", "ssh {node} py-spy dump --pid {pid}"),
-    "waits.host_stuck": ("where the suspect stands in its program", "ssh {node} py-spy dump --pid {pid}"),
-    "progress.advancing": ("whether the job moves", "triage frozen-job {job}"),
-    "pace.slow": ("each rank's own compute time", "man triage-drill  # STEP RECORDS: how a job can write them"),
-    "links.down_now": ("the state of the job's ports", "ssh {node} ip -s link; ssh {node} ibstat"),
+    "hard.events": ("Whether the kernel or the launcher ended a rank", "ssh {node} sudo dmesg -T | tail -100"),
+    "seen.kernel_log": ("Kernel events at the time of the stall", "ssh {node} sudo dmesg -T | tail -100"),
+    "ranks.gone": ("Which rank processes still exist", "ssh {node} ps -eo pid,stat,etimes,args --sort=etimes"),
+    "waits.roots": ("Which rank the others wait for", "ssh {node} py-spy dump --pid {pid}"),
+    "waits.cycle": ("Whether ranks wait for each other", "ssh {node} py-spy dump --pid {pid}"),
+    "waits.mismatch": ("Whether ranks called different collectives", "ssh {node} py-spy dump --pid {pid}"),
+    "waits.host_stuck": ("Where the suspect stands in its program", "ssh {node} py-spy dump --pid {pid}"),
+    "progress.advancing": ("Whether the job moves", "triage frozen-job {job}"),
+    "pace.slow": ("Each rank's own compute time", "man triage-drill  # STEP RECORDS: how a job can write them"),
+    "links.down_now": ("The state of the job's ports", "ssh {node} ip -s link; ssh {node} ibstat"),
 }
 
 
@@ -121,7 +121,8 @@ def unknowns(case: CaseFile, facts: Mapping[str, Fact], found: Conclusion) -> tu
     for name, unknown in missing.items():
         tells, command = LEARN.get(name, (unknown.tells, None))
         run = None
-        if command is not None and ("{node}" not in command or node) and ("{pid}" not in command or pid):
+        has = {"{node}": node, "{pid}": pid, "{job}": case.job.scheduler != "files"}
+        if command is not None and all(value for slot, value in has.items() if slot in command):
             run = command.format(node=shlex.quote(node or ""), pid=pid, job=shlex.quote(case.job.id))
         out.append(Unknown(name, clean(unknown.why, 200), tells, run))
     return tuple(out[:MOST])

@@ -113,12 +113,12 @@ def test_a_killed_node_takes_its_ranks_along_and_its_ports_refuse() -> None:
         orphan = int(out.readline())
         node, rank = cluster.processes()[1], cluster.pids()[1]
         os.kill(node, signal.SIGKILL)
-        wait_for(lambda: not alive(rank), 5)
+        wait_for(lambda: not alive(rank) and not alive(node), 5)
         with pytest.raises(OSError):
             connect(cluster, 1)
         assert alive(cluster.pids()[0])
         client.close()
-    assert not alive(orphan)
+    wait_for(lambda: not alive(orphan), 5)
 
 
 def test_a_killed_launcher_takes_its_ranks_along() -> None:

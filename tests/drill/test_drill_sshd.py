@@ -35,7 +35,9 @@ def run(client: paramiko.SSHClient, command: str, stdin: bytes = b"") -> tuple[i
     if stdin:
         send.write(stdin)
     send.channel.shutdown_write()
-    return out.channel.recv_exit_status(), out.read(), err.read()
+    # Read first: the window of a channel is 2 MB, and a command that cannot write does not end.
+    text = out.read()
+    return out.channel.recv_exit_status(), text, err.read()
 
 
 def test_exit_status_output_and_errors_come_back(client: paramiko.SSHClient) -> None:

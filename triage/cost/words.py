@@ -153,8 +153,8 @@ def summary(request: PlanRequest, advice: Advice, restart: RestartPrice, exclude
         if advice.following is None:
             return "S1: collect what is missing, then run triage again."
         late = advice.wait_until is not None and advice.wait_until <= request.observed
-        when = "then" if late else f"at {clock(advice.wait_until)}, if still frozen,"
-        return f"S1: collect evidence now; {when} restart without excluding."
+        when = "then" if late else f"at {clock(advice.wait_until)}"
+        return f"S1: collect evidence; restart {when} if frozen, exclude nobody."
     if action == "wait":
         if request.case == "may_heal":
             if advice.wait_until is not None and advice.wait_until <= request.observed:
@@ -178,7 +178,9 @@ def summary(request: PlanRequest, advice: Advice, restart: RestartPrice, exclude
         else "after the next checkpoint",
     }[restart.choice]
     if action == "fix_then_restart":
-        return f"S4: fix first, {free or 'then '}restart {point}{': ' + fix if fix else ''}."
+        return f"S4: fix first (see FIX FIRST), {free or 'then '}restart {point}."
     now = "now" if advice.urgency == "now" and not free and restart.choice == "from_last" else ""
     words = " ".join(word for word in ("restart", now, without) if word)
+    if request.state == "unknown":  # one look cannot tell slow from frozen: a restart of a moving job is pure loss
+        return " ".join(f"S4: make sure it stands still, then {free}restart {without} {point}.".split())
     return f"S4: {free}{words}, {point}."

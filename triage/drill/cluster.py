@@ -11,6 +11,7 @@ of theirs, ranks that of theirs, and the folder is removed by whoever is left.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import random
@@ -117,14 +118,22 @@ class Cluster:
 
     def sweep(self) -> None:
         """Kill what a killed node may have left: any process of ours whose environment names our folder."""
+        until = time.monotonic() + 2
+        while (left := self.strays()) and time.monotonic() < until:
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def strays(self) -> list[int]:
         mark = str(self.folder).encode() + b"/"
+        found = []
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != os.getpid():
-                try:
+                with contextlib.suppress(OSError):
                     if mark in Path(f"/proc/{name}/environ").read_bytes():
-                        os.kill(int(name), signal.SIGKILL)
-                except OSError:
-                    continue
+                        found.append(int(name))
+        return found
 
     # ------------------------------------------------------------ what triage gets
 

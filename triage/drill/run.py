@@ -162,9 +162,9 @@ def hold(cluster: Cluster, truth: dict[str, Any], options: DrillOptions) -> None
     """Print the line for another terminal and keep the cluster up until Ctrl-C or SIGTERM, its normal ends."""
     if options.truth is not None:
         write_truth(options, truth | {"processes": cluster.processes(), "folder": str(cluster.folder)})
-    print(hold_line(cluster), flush=True)
-    to_stderr("held; Ctrl-C ends it")
     with contextlib.suppress(KeyboardInterrupt):
+        print(hold_line(cluster), flush=True)
+        to_stderr("held; Ctrl-C ends it")
         threading.Event().wait()
 
 

@@ -27,7 +27,11 @@ class Series:
     steps: tuple[tuple[float | None, float], ...]
     source: str  # "job log" or "step records"
     sample: Sample | None
-    last_step: int | None = None
+    numbers: tuple[int, ...] = ()  # the step numbers, where they are told
+
+    @property
+    def last_step(self) -> int | None:
+        return self.numbers[-1] if self.numbers else None
 
 
 @dataclass(frozen=True)
@@ -47,18 +51,9 @@ def job_series(ev: Evidence) -> Series | None:
     """Step times from the job log, else from the per-rank records (median over ranks of each step)."""
     sample = log_sample(ev)
     if sample is not None:
-        rows = sample.data.get("iterations", {}).get("series") or []
-        steps: list[tuple[float | None, float]] = []
-        last = None
-        for row in rows:
-            if isinstance(row, list) and len(row) == 3 and _positive(row[2]):
-                # A restart inside one appended log begins again at a lower number: only this attempt's steps count.
-                if last is not None and isinstance(row[0], int) and row[0] < last:
-                    steps.clear()
-                steps.append((log_time(ev, row[1]), row[2] / 1000.0))
-                last = row[0] if isinstance(row[0], int) else last
+        steps, numbers = _of_this_attempt(ev, sample.data.get("iterations", {}).get("series") or [])
         if steps:
-            return Series(tuple(steps), "job log", sample, last)
+            return Series(tuple(steps), "job log", sample, tuple(numbers))
     paces = ev.derive(rank_paces)
     numbers = sorted({step for pace in paces.values() for step in pace.total})
     steps = []
@@ -67,7 +62,25 @@ def job_series(ev: Evidence) -> Series | None:
         steps.append((None, median(times) / 1000.0))
     if not steps:
         return None
-    return Series(tuple(steps), "step records", next(iter(paces.values())).sample, numbers[-1])
+    return Series(tuple(steps), "step records", next(iter(paces.values())).sample, tuple(numbers))
+
+
+def _of_this_attempt(ev: Evidence, rows: list[Any]) -> tuple[list[tuple[float | None, float]], list[int]]:
+    """Rows [number, time, ms] of the log as steps, without those of earlier attempts in the same file."""
+    steps: list[tuple[float | None, float]] = []
+    numbers: list[int] = []
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 3 and isinstance(row[0], int) and _positive(row[2])):
+            continue
+        at = log_time(ev, row[1])
+        if at is not None and ev.job.attempt.started is not None and at < ev.job.attempt.started - 1.0:
+            continue
+        if numbers and row[0] < numbers[-1]:  # a restart goes back to its checkpoint
+            steps.clear()
+            numbers.clear()
+        steps.append((at, row[2] / 1000.0))
+        numbers.append(row[0])
+    return steps, numbers
 
 
 def rank_paces(ev: Evidence) -> dict[int, RankPace]:

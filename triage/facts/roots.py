@@ -20,6 +20,10 @@ def _both(ev: Evidence, waits: str, process: str) -> Fact:
     if not roots.known:
         return unknown(roots.reason)
     if not state.known:
+        # Who wrote a fresh dump ran when it was written: neither gone nor stopped, whatever the process table hides.
+        answered = _ranks(other(ev, "waits.device_stuck")) | _ranks(other(ev, "waits.host_stuck"))
+        if roots.parts and _ranks(roots) <= answered:
+            return known(parts=[], text="the ranks that the others wait for wrote a dump", provenance=roots.provenance)
         return unknown(state.reason)
     parts = [part for part in state.parts if part.rank in _ranks(roots)]
     return known(parts=parts, provenance=(*roots.provenance[:4], *state.provenance[:4]))

@@ -15,19 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from triage.facts.collectives import (
-    GroupInfo,
-    GroupKey,
-    Head,
-    Ordinal,
-    RankView,
-    Records,
-    canonical,
-    exchange,
-    readable,
-    spoken,
-    symmetric,
-)
+from triage.facts.collectives import GroupInfo, GroupKey, Head, Ordinal, RankView, Records, spoken
+from triage.facts.ordertrail import odd_one
+from triage.facts.signatures import canonical, exchange, readable, symmetric
 
 # A send may be over while its bytes still lie in transport buffers: 4 MiB a channel (NCCL_BUFFSIZE), a few channels a peer.
 # Below this an open receive whose send is done says nothing about the receiver (findings 3.3, rule 3).
@@ -35,8 +25,6 @@ IN_FLIGHT_BYTES = 32 << 20
 _WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
 BEHIND = "one of its members has enqueued what the others wait for, behind another open operation"
 NO_HISTORY = "the dumps hold no history that would tell whether a member has finished its part or never begun it"
-MOST_WITNESSES = 256  # of the order trail, for one candidate
-MOST_CANDIDATES = 16
 
 
 @dataclass(frozen=True)
@@ -96,8 +84,6 @@ class Picture:
         return {rank for m in self.mismatches if not m.named for _, ranks in m.sides for rank in ranks}
 
 
-# ((role of the group, which of that role, number), what must agree) of each unit
-Trail = list[tuple[tuple[str, int, int], tuple[tuple[str, ...], ...]]]
 Node = tuple[Literal["r"], int] | tuple[Literal["u"], Unit]
 
 
@@ -162,7 +148,7 @@ class _Drawing:
         total = sum(len(ranks) for _, ranks in sides)
         if len(sides[0][1]) * 2 > total:
             return Mismatch(key, seq, sides, tuple(sorted(r for _, ranks in sides[1:] for r in ranks)), "majority")
-        one = self._odd_one([r for _, ranks in sides for r in ranks])
+        one = odd_one(self.records, [r for _, ranks in sides for r in ranks])
         return Mismatch(key, seq, sides, () if one is None else (one,), "" if one is None else "trail")
 
     # ------------------------------------------------------------ collectives
@@ -387,56 +373,7 @@ class _Drawing:
 
     def _separate(self) -> None:
         if len(self.out.cycles) == 1:
-            self.out.swapper = self._odd_one(self.out.cycles[0])
-
-    def _odd_one(self, candidates: Iterable[int]) -> int | None:
-        """The one rank whose order of collectives differs from at least half of all others, while every other candidate
-        differs from at most one. None if nothing separates them."""
-        suspects = sorted(set(candidates))
-        if not 2 <= len(suspects) <= MOST_CANDIDATES:
-            return None
-        trails = {rank: self._trail(rank) for rank in suspects}
-        others = [r for r in self._witnesses(suspects)]
-        apart: dict[int, int] = {}
-        seen: dict[int, int] = {}
-        for rank in suspects:
-            apart[rank] = seen[rank] = 0
-            for other in others:
-                if other == rank:
-                    continue
-                if other not in trails:
-                    trails[other] = self._trail(other)
-                differs = _differ(trails[rank], trails[other])
-                if differs is not None:
-                    seen[rank] += 1
-                    apart[rank] += differs
-        odd = [r for r in suspects if seen[r] >= 2 and apart[r] >= 2 and apart[r] * 2 >= seen[r]]
-        if len(odd) == 1 and all(apart[r] <= 1 for r in suspects if r != odd[0]):
-            return odd[0]
-        return None
-
-    def _witnesses(self, suspects: list[int]) -> list[int]:
-        """All ranks with a dump; of very many, those nearest to the suspects (they run the same part of the program)."""
-        ranks = sorted(self.views)
-        if len(ranks) <= MOST_WITNESSES:
-            return ranks
-        return sorted(ranks, key=lambda r: (min(abs(r - s) for s in suspects), r))[:MOST_WITNESSES]
-
-    def _trail(self, rank: int) -> Trail:
-        """The last units, oldest first. Groups of one role stand for each other: rank 4's TP group is not rank 0's."""
-        view = self.views[rank]
-        roles: list[tuple[str, int]] = []
-        count: Counter[str] = Counter()
-        for g, key in enumerate(view.keys):
-            row = view.record["groups"][g]
-            role = str(row.get("desc") or "") or f"{len(self.out.group(key).members)} members"
-            roles.append((role, count[role]))
-            count[role] += 1
-        out = []
-        for g, seq in view.trail():
-            sig = self.records.window(rank, view.keys[g]).get(seq, "")
-            out.append(((*roles[g], seq), canonical(sig)))
-        return out
+            self.out.swapper = odd_one(self.records, self.out.cycles[0])
 
 
 def _compare(a: Ordinal | None, b: Iterable[int | None] | None, two: bool) -> int | None:
@@ -454,18 +391,6 @@ def _compare(a: Ordinal | None, b: Iterable[int | None] | None, two: bool) -> in
         return None
     x, y = (a[0], a[1] or 0), (epoch, index or 0)
     return (x > y) - (x < y)
-
-
-def _differ(a: Trail, b: Trail) -> bool | None:
-    """Do two order trails part before one of them ends? None if they have nothing in common."""
-    at = {key: i for i, (key, _) in enumerate(b)}
-    start = next(((i, at[key]) for i, (key, _) in enumerate(a) if key in at), None)
-    if start is None:
-        return None
-    i, j = start
-    if i and j:  # neither begins inside the other: they part before
-        return True
-    return any(x != y for x, y in zip(a[i:], b[j:]))
 
 
 def _order(node: Node) -> tuple[str, str]:

@@ -2,177 +2,23 @@
 
 Sources: the `flight_recorder` probe (or a folder of dumps through readers/flight_records.py), the rank table for who is dead
 or stopped, and look A's clock for how long a cycle has stood. Only dumps of this attempt's processes, taken after everybody
-had entered what is open, are compared; the others are listed in `waits.stale`.
+had entered what is open, are compared; the others are listed in `waits.stale` (dumps.py).
 What can fool it: a snapshot of a merely slow job has a root too (progress is asked first); dumps of different moments.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from triage.facts.collectives import decode, spoken
+from triage.facts.collectives import spoken
+from triage.facts.dumps import Dump, Waits, waits
 from triage.facts.evidence import Evidence
-from triage.facts.ranktable import RankRow, RankTable, rank_table
+from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
-from triage.facts.waitgraph import Picture, describe, draw
-from triage.model import Fact, Part, Provenance, Sample
+from triage.facts.waitgraph import Mismatch, Picture, describe
+from triage.model import Fact, Part, Provenance
 
-# Clocks of two nodes may be this far apart before a dump counts as taken too early.
-CLOCK_SLACK_S = 5.0
-START_SLACK_S = 2.0  # a process start is known to a second
 MOST_PROVENANCE = 16
-
-
-@dataclass(frozen=True)
-class Dump:
-    """One rank's usable dump: its reduced record and where and when it was written."""
-
-    rank: int
-    node: str
-    record: Mapping[str, Any]
-    source: str  # "file" | "poked"
-    mtime: float | None
-    sample: Sample
-
-
-@dataclass
-class Waits:
-    """All dumps of the run, sorted into usable and not, and the picture that the usable ones draw."""
-
-    dumps: dict[int, Dump] = field(default_factory=dict)
-    stale: dict[int, str] = field(default_factory=dict)  # rank -> why its dump is not compared
-    silent: dict[int, str] = field(default_factory=dict)  # rank -> why there is no dump at all
-    samples: list[Sample] = field(default_factory=list)
-    picture: Picture | None = None
-    incapable: dict[int, str] = field(default_factory=dict)  # rank -> dead | stopped | d_state
-
-    def why_none(self) -> str:
-        """Why there is no picture, in one sentence for the report."""
-        if not self.samples:
-            return "no flight records were collected"
-        if self.stale:
-            why = next(iter(self.stale.values()))
-            return f"no usable flight record: {len(self.stale)} of other times or attempts ({why})"
-        reasons = Counter(self.silent.values()).most_common(1)
-        return "no rank has a flight record" + (f": {reasons[0][0]}" if reasons and reasons[0][0] else "")
-
-
-def waits(ev: Evidence) -> Waits:
-    """Read, sort and compare all dumps once; every fact below reads this (`ev.derive(waits)`)."""
-    out = Waits()
-    table = ev.derive(rank_table)
-    rows = _rows(ev, table, out)
-    for rank, (sample, row) in sorted(rows.items()):
-        why = _old(row, table.rows.get(rank))
-        record = row.get("record")
-        if why:
-            out.stale[rank] = why
-        elif isinstance(record, Mapping):
-            mtime = row.get("mtime")
-            out.dumps[rank] = Dump(
-                rank, sample.node, record, str(row.get("source", "file")),
-                float(mtime) if isinstance(mtime, int | float) else None, sample,
-            )  # fmt: skip
-        else:
-            out.silent[rank] = str(row.get("why", ""))[:160]
-    _drop_other_worlds(out, table.world_size)
-    _drop_early(out)
-    out.incapable = {rank: how for rank, row in table.rows.items() if (how := _incapable(row))}
-    if out.dumps:
-        records = decode({rank: dump.record for rank, dump in out.dumps.items()}, table.world_size)
-        out.stale.update(records.refused)
-        for rank in records.refused:
-            out.dumps.pop(rank, None)
-        if records.views:
-            out.picture = draw(records, out.incapable)
-    return out
-
-
-def _rows(ev: Evidence, table: RankTable, out: Waits) -> dict[int, tuple[Sample, Mapping[str, Any]]]:
-    """The row of each rank; where two nodes tell of one rank (a shared home), that of the node which hosts it."""
-    rows: dict[int, tuple[Sample, Mapping[str, Any]]] = {}
-    for sample in ev.latest("flight_recorder").values():
-        out.samples.append(sample)
-        for row in sample.data.get("ranks", ()):
-            if not isinstance(row, Mapping) or not isinstance(row.get("rank"), int):
-                continue
-            rank = int(row["rank"])
-            if rank not in rows or _better(table.node_of(rank), sample, row, *rows[rank]):
-                rows[rank] = (sample, row)
-    return rows
-
-
-def _better(home: str | None, sample: Sample, row: Mapping[str, Any], old: Sample, old_row: Mapping[str, Any]) -> bool:
-    def weight(s: Sample, r: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
-        age = r.get("mtime")
-        return (
-            home is not None and s.node == home,
-            isinstance(r.get("record"), Mapping) and not r.get("stale"),
-            r.get("source") == "poked",
-            float(age) if isinstance(age, int | float) else 0.0,
-        )
-
-    return weight(sample, row) > weight(old, old_row)
-
-
-def _old(row: Mapping[str, Any], process: RankRow | None) -> str:
-    """Why a dump is not of this attempt's process; "" if it may be."""
-    if row.get("stale"):
-        return str(row.get("why") or "older than the process")[:160]
-    mtime = row.get("mtime")
-    if process and process.start_s and isinstance(mtime, int | float) and mtime < process.start_s - START_SLACK_S:
-        return f"older than the process by {int(process.start_s - mtime)}s: of another attempt"
-    return ""
-
-
-def _drop_other_worlds(out: Waits, world: int | None) -> None:
-    """A dump whose default group has another size than the job (or than most dumps) is of another job or attempt."""
-    sizes: dict[int, str] = {}
-    for rank, dump in out.dumps.items():
-        for row in dump.record.get("groups", ()):
-            if isinstance(row, Mapping) and row.get("ranks") and row.get("desc") == "default_pg":
-                sizes[rank] = str(row["ranks"])
-    if not sizes:
-        return
-    usual = f"0+{world}" if world and world > 1 else Counter(sizes.values()).most_common(1)[0][0]
-    for rank, size in sizes.items():
-        if size != usual:
-            out.dumps.pop(rank)
-            out.stale[rank] = (
-                f"its default group is ranks {size[:40]}, the job's is {usual[:40]}: of another job or attempt"
-            )
-
-
-def _drop_early(out: Waits) -> None:
-    """A file that lay there before others entered what they wait in shows its rank at an earlier moment, not behind.
-
-    A dump that was written for us is of the same moment as the others. Clocks of two nodes may differ by some seconds.
-    """
-    newest = {
-        rank: float(at) for rank, d in out.dumps.items() if isinstance(at := d.record.get("newest_s"), int | float)
-    }
-    for rank, dump in list(out.dumps.items()):
-        if dump.source == "poked" or dump.mtime is None:
-            continue
-        later = [at for other, at in newest.items() if other != rank and at > dump.mtime + CLOCK_SLACK_S]
-        if later:
-            out.dumps.pop(rank)
-            out.stale[rank] = f"written {int(max(later) - dump.mtime)}s before other ranks entered what is open now"
-
-
-def _incapable(row: RankRow) -> str:
-    """ "dead", "stopped", "d_state", or "" for a rank that may still move."""
-    if row.gone:
-        return "dead"
-    if row.state in ("T", "t"):
-        return "stopped"
-    looks = [r.get("state") for r in (row.first, row.last) if r]
-    if row.state == "D" and looks and all(state == "D" for state in looks):
-        return "d_state"
-    return ""
 
 
 # ---------------------------------------------------------------- helpers of the facts
@@ -209,12 +55,8 @@ def _why_root(w: Waits, p: Picture, rank: int) -> str:
     if kind == "device":
         return f"{p.label(p.device_stuck[rank])} is open on it while its peers have finished it"
     if kind in ("dead", "stopped", "d_state"):
-        how = {
-            "dead": "its process is gone",
-            "stopped": "its process is stopped (T)",
-            "d_state": "its process hangs in D",
-        }
-        return f"waited for, no flight record, {how[kind]}"
+        how = {"dead": "is gone", "stopped": "is stopped (T)", "d_state": "hangs in D"}[kind]
+        return f"waited for, no flight record, its process {how}"
     units = sorted(p.absent.get(rank, ()), key=repr)
     where = f"has not come to {p.label(units[0])}" if units else "is waited for"
     return f"no open operation, and it {where}"
@@ -287,7 +129,7 @@ def members_of_stalled(ev: Evidence) -> Fact:
 def mismatch(ev: Evidence) -> Fact:
     """Ranks that pass another operation, size or type than their peers at one number of a group.
 
-    The minority, or the one that the order trail separates; where nothing separates two sides, both (see waits.mismatch_tied).
+    The minority, or the one that the order trail separates; where nothing separates two sides, both (waits.mismatch_tied).
     """
 
     def tell(w: Waits, p: Picture) -> Fact:
@@ -300,7 +142,7 @@ def mismatch(ev: Evidence) -> Fact:
                 text += " (they hold open operations only, no history)"
         return known(parts=parts, text=text, provenance=_seen(ev, named))
 
-    def _in(rank: int, m: Any) -> bool:
+    def _in(rank: int, m: Mismatch) -> bool:
         return any(rank in ranks for _, ranks in m.sides)
 
     return _with_picture(ev, tell)
@@ -367,7 +209,7 @@ def roots(ev: Evidence) -> Fact:
 
 @fact("waits.possible", type="number", unit="ranks", parts="rank")
 def possible(ev: Evidence) -> Fact:
-    """Ranks without a usable flight record that could explain a wait which nobody else explains. Leads, never culprits."""
+    """Ranks without a usable flight record that could explain a wait which nobody else explains: leads, never culprits."""
     return _with_picture(
         ev,
         lambda w, p: known(
@@ -417,9 +259,9 @@ def swapper(ev: Evidence) -> Fact:
 def cycle_stands(ev: Evidence) -> Fact:
     """Has the cycle stood in both looks, on the host's side, with no member dead, stopped or stuck on its device?
 
-    True where each member's open operation was created before look A (its node's clock) and is still open in a dump taken
-    later; or, without looks, where all of them were created before the earliest moment at which any dump can have been
-    taken: then all were open together once, and a cycle never resolves. A folder's file times are not believed for that.
+    True where each member's open operation was created before look A (its node's clock) and is still open in a dump
+    taken later; or, without looks, where all of them were created before the earliest moment at which any dump can have
+    been taken: then all were open together once, and a cycle never resolves. A folder's file times are no proof of that.
     """
 
     def tell(w: Waits, p: Picture) -> Fact:
@@ -466,7 +308,7 @@ def _look_a(ev: Evidence, node: str) -> float | None:
 
 
 def _taken_after(dump: Dump) -> float:
-    """The earliest moment at which a dump can have been taken: its file time if it was written for us, else its newest entry."""
+    """The earliest moment a dump can have been taken: its file time if it was written for us, else its newest entry."""
     newest = dump.record.get("newest_s")
     least = float(newest) if isinstance(newest, int | float) else 0.0
     return max(least, dump.mtime) if dump.source == "poked" and dump.mtime is not None else least

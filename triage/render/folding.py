@@ -100,5 +100,5 @@ def unknowns(items: Sequence[Unknown]) -> list[tuple[str, str]]:
     told = []
     for (why, tells, run), same in groups.items():
         line = f"{things(same)}: {clean(why)}"
-        told.append((line + (f" (would tell: {clean(tells, 160)})" if tells else ""), run))
-    return told
+        told.append((line + (f". {clean(tells, 160)}:" if tells and run else ""), run))
+    return sorted(told, key=lambda pair: not pair[1])  # what can be learnt comes first

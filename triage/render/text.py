@@ -57,7 +57,7 @@ def render(report: Report, *, color: bool = False, width: int = 80, explain: boo
     """The whole report as text. `explain` adds the walk through the playbook and the timeline."""
     page = _Page(width, color)
     _head(page, report)
-    _evidence(page, report)
+    _evidence(page, report, explain)
     _cost(page, report.mitigation)
     _commands(page, report)
     if explain:
@@ -133,25 +133,40 @@ def _job(report: Report) -> str:
 # ---------------------------------------------------------------- why
 
 
-def _evidence(page: _Page, report: Report) -> None:
+def _evidence(page: _Page, report: Report, explain: bool) -> None:
     speaking = [e for e in report.evidence if e.side == "for"] + [e for e in report.evidence if e.side != "for"]
     told = folding.evidence(speaking)
     against = [line for line in told if line.startswith("but: ")]
     if len(told) > 5:  # what speaks against is never crowded out
         kept = 5 - min(len(against), 2)
         told = [*[line for line in told if not line.startswith("but: ")][:kept], *against[: 5 - kept]]
-    told += [clean(why) for why in report.verdict.why][: max(0, 5 - len(told))]
+    # The verdict's own words: what it means, and how many sources name the culprit; its sums are a section of their own.
+    says = [clean(why) for why in report.verdict.why if not _is_sum(why)]
+    page.section("MEANS", [" ".join(_sentence(line) for line in says)] if says else [])
     page.section("WHY", told or ["no evidence was collected"], "- ")
+    if report.verdict.score and any(why.startswith("-") for why in report.verdict.why):
+        page.section("SCORE", [clean("; ".join(why for why in report.verdict.why if _is_sum(why)), 600)])
     page.section("RULED OUT", (f"{clean(r.verdict, 60)}: {clean(r.why)}" for r in report.ruled_out), "- ")
     page.section(
         "MAYBE",
         (f"{clean(a.cause or a.verdict, 80)} (score {a.score:.2f}): {clean(a.why_not)}" for a in report.alternatives),
         "- ",
     )
-    _with_commands(page, "UNKNOWN", folding.unknowns(report.unknown))
+    missing = folding.unknowns(report.unknown)
+    if len(missing) > 5 and not explain:
+        missing = [*missing[:5], (f"and {len(missing) - 5} more (--explain)", "")]
+    _with_commands(page, "UNKNOWN", missing)
     if report.victims:
         page.section("VICTIMS", [f"{folding.parts(report.victims)}: they wait for others and are not the cause."])
     _with_commands(page, "FINDINGS", folding.findings(report.findings))
+
+
+def _is_sum(why: str) -> bool:
+    return why.startswith(("base ", "score ", "-")) or " scores 0." in why
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _with_commands(page: _Page, name: str, entries: list[tuple[str, str]]) -> None:
@@ -256,13 +271,14 @@ def _moment(at: str, err_s: float | None, node: str | None, rank: int | None, wh
 
 def _foot(page: _Page, report: Report) -> None:
     if report.took_s:
-        total = sum(report.took_s.values())
-        phases = ", ".join(f"{clean(name, 30)} {seconds:.1f}s" for name, seconds in report.took_s.items())
+        parts = {name: seconds for name, seconds in report.took_s.items() if name != "total"}
+        total = report.took_s.get("total", sum(parts.values()))
+        phases = ", ".join(f"{clean(name, 30)} {seconds:.1f}s" for name, seconds in parts.items())
         page.section("TOOK", [f"{total:.1f}s: {phases}"])
     if report.case:
         page.section("CASE", [clean(report.case, 500)])
-    page.lines.append("")
-    _do_this(page, report)
+    # The last line is what the eye falls on: here the sentence is told whole.
+    page.section("DO THIS", [clean(_get(report.mitigation, "recommended", "summary") or "see COMMANDS", 400)])
 
 
 def _get(tree: Mapping[str, Any], *path: str) -> Any:

@@ -15,14 +15,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import getpass
-import ipaddress
 import logging
 import os
-import queue
 import shlex
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -31,6 +28,7 @@ import paramiko
 from triage.errors import ConfigError
 from triage.model import Node
 from triage.transports.base import Contact, Unreached, left, plain
+from triage.transports.dial import await_banner, dial, resolve, shut
 from triage.transports.known_hosts import Answer, KnownHosts, fingerprint, with_port
 from triage.transports.ssh_keys import Identities
 from triage.transports.watchdog import Watchdog
@@ -44,7 +42,6 @@ HANDSHAKES = 64  # at once: more only lets each wait longer, and waiting costs C
 SLOT_S = 2.5  # how long a slow server may hold one of them
 WINDOW = 256 << 10  # bytes a node may send unread
 MAX_STDERR = 64 << 10
-MAX_BANNER = 8 << 10  # bytes before and with the SSH- line
 MAX_KEYS = 5  # sshd's MaxAuthTries is 6
 
 _KEX = (
@@ -134,7 +131,7 @@ class SshSession:
 
     def close(self) -> None:
         # Not transport.close(): it joins a thread. A shut socket wakes that thread, and with it every waiter.
-        _shut(self._sock)
+        shut(self._sock)
 
 
 class SshTransport:
@@ -172,12 +169,12 @@ class SshTransport:
         self, node: Node, address: str, command: str, deadline: float, contact: Contact, types: list[str]
     ) -> SshSession:
         step = _Step(node.name, contact, deadline, self._limits)
-        targets = step.run("resolve", lambda until: _resolve(address, node.port, until))
-        sock = step.run("tcp", lambda until: _dial(targets, until))
-        guard = self._dog.at(deadline, lambda: _shut(sock))
+        targets = step.run("resolve", lambda until: resolve(address, node.port, until))
+        sock = step.run("tcp", lambda until: dial(targets, until))
+        guard = self._dog.at(deadline, lambda: shut(sock))
         slot = _Slot(self._slots)
         try:
-            contact.banner = step.run("banner", lambda until: _await_banner(sock, until))
+            contact.banner = step.run("banner", lambda until: await_banner(sock, until))
             slot.take(self._dog, min(3.0, left(deadline) / 3))
             transport = step.run("kex", lambda until: _exchange_keys(sock, types, until))
             self._check_host_key(node, address, contact, transport)
@@ -186,7 +183,7 @@ class SshTransport:
             channel = step.run("channel", lambda until: _open_channel(transport, until))
             step.run("exec", lambda until: self._exec(channel, sock, command, until))
         except BaseException:
-            _shut(sock)
+            shut(sock)
             raise
         finally:
             guard.cancel()
@@ -224,7 +221,7 @@ class SshTransport:
 
     def _exec(self, channel: paramiko.Channel, sock: socket.socket, command: str, until: float) -> None:
         # Channel.exec_command waits on an event without any time-out.
-        guard = self._dog.at(until, lambda: _shut(sock))
+        guard = self._dog.at(until, lambda: shut(sock))
         try:
             channel.exec_command(command)
         except (OSError, EOFError, paramiko.SSHException) as exc:
@@ -286,77 +283,6 @@ class _Slot:
                 self._slots.release()
 
 
-def _resolve(address: str, port: int, until: float) -> list[tuple[int, Any]]:
-    """(family, socket address) of a name. getaddrinfo knows no deadline: a thread that hangs in it is left behind."""
-    with contextlib.suppress(ValueError):
-        family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
-        return [(family, (address, port))]
-    answers: queue.SimpleQueue[list[tuple[int, Any]] | OSError] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-            answers.put([(family, where) for family, _, _, _, where in found])
-        except OSError as exc:
-            answers.put(exc)
-        except UnicodeError:
-            answers.put(OSError("no host name"))
-
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        answer = answers.get(timeout=left(until) or 0.001)
-    except queue.Empty:
-        raise TimeoutError("the name is not resolved") from None
-    if isinstance(answer, OSError):
-        raise answer
-    return answer
-
-
-def _dial(targets: list[tuple[int, Any]], until: float) -> socket.socket:
-    """Connect to the first address that takes us; each gets its share of the time."""
-    error: OSError = OSError("no address")
-    for position, (family, where) in enumerate(targets):
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.settimeout(max(0.05, left(until) / (len(targets) - position)))
-            sock.connect(where)
-            return sock
-        except OSError as exc:
-            sock.close()
-            error = TimeoutError("no TCP connection") if isinstance(exc, TimeoutError) else exc
-    raise error
-
-
-def _await_banner(sock: socket.socket, until: float) -> str:
-    """Wait for the server's `SSH-2.0-...` line and leave it unread for paramiko; lines before it are taken away.
-
-    Done here, and not in paramiko's thread, so that a silent server costs neither a handshake's place nor a thread,
-    and one that talks for ever costs no memory.
-    """
-    taken = 0
-    while True:
-        sock.settimeout(left(until) or 0.001)
-        try:
-            seen = sock.recv(MAX_BANNER, socket.MSG_PEEK)
-        except TimeoutError:
-            raise TimeoutError("no SSH banner") from None
-        if not seen:
-            raise EOFError("closed before its banner")
-        line, newline, _ = seen.partition(b"\n")
-        if newline and line.startswith(b"SSH-"):
-            return plain(line.decode("utf-8", "replace"))
-        if not newline and len(seen) < MAX_BANNER and left(until):
-            time.sleep(min(0.02, left(until)))  # the rest of the line is under way
-            continue
-        taken += len(sock.recv(len(line) + 1))
-        if taken > MAX_BANNER:
-            raise ConnectionError(f"no SSH banner in its first {MAX_BANNER} bytes")
-        if not left(until):
-            raise TimeoutError("no SSH banner")
-
-
 def _exchange_keys(sock: socket.socket, types: list[str], until: float) -> paramiko.Transport:
     """Start paramiko on a socket whose server has spoken."""
     done = threading.Event()
@@ -389,11 +315,6 @@ def _open_channel(transport: paramiko.Transport, until: float) -> paramiko.Chann
         if "Timeout" in str(exc):
             raise TimeoutError("no channel") from exc
         raise
-
-
-def _shut(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _words(exc: BaseException) -> str:

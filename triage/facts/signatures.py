@@ -1,0 +1,89 @@
+"""What must agree when ranks meet in one collective, and what may differ.
+
+A signature is the text of one unit as `probes/flight_recorder.py` reduces it: `op|input shapes|output shapes|input type|output
+type`, the parts of a coalesced unit joined by "+". The cases are those of PyTorch's own analyzer (notes/flight-recorder.md 3.3).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+# What of an entry must agree between ranks. Only what a rank really has to pass alike is compared: the root of a gather
+# alone names outputs, `_broadcast_oop` has an input of its own on each rank (notes/flight-recorder.md 3.3).
+_BOTH = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "broadcast")
+_INPUT_ONLY = ("reduce", "reduce_oop", "gather")
+_OUTPUT_ONLY = ("scatter", "broadcast_oop")
+_SYMMETRIC = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier")
+
+
+def _plain(op: str) -> str:
+    return op.lower().lstrip("_")
+
+
+def _numel(shapes: str) -> int:
+    """Elements of "8x4,2" (34), "()" (1), "#300:123456:crc" (123456), "" (0)."""
+    if shapes.startswith("#"):
+        return int(shapes.split(":")[1])
+    total = 0
+    for shape in shapes.split(",") if shapes else ():
+        n = 1
+        for dim in shape.split("x") if shape != "()" else ():
+            n *= int(dim)
+        total += n
+    return total
+
+
+@lru_cache(maxsize=65536)
+def canonical(sig: str) -> tuple[tuple[str, ...], ...]:
+    """What must be equal on all members of a unit: per part (op, elements, elements, dtype, dtype), "" where exempt."""
+    parts = []
+    for part in sig.split("+"):
+        op, sin, sout, din, dout = [*part.split("|"), "", "", "", ""][:5]
+        name = _plain(op)
+        if name in _INPUT_ONLY:
+            parts.append((name, _count(sin), "", din, ""))
+        elif name in _OUTPUT_ONLY:
+            parts.append((name, "", _count(sout), "", dout))
+        elif name.startswith(_BOTH) and not name.startswith("reduce_oop"):
+            parts.append((name, _count(sin), _count(sout), din, dout))
+        else:  # barrier, all_to_all, coalesced, names that we do not know: only the op
+            parts.append((name, "", "", "", ""))
+    # Parts of a coalesced unit are compared as a multiset (notes/flight-recorder.md 6, step 9).
+    return tuple(sorted(parts))
+
+
+def _count(shapes: str) -> str:
+    try:
+        return str(_numel(shapes))
+    except (ValueError, IndexError):
+        return shapes
+
+
+def difference(a: str, b: str) -> str:
+    """What two signatures of one unit differ in: "" nothing, "op", "size", "dtype" (in that order of weight)."""
+    x, y = canonical(a), canonical(b)
+    if x == y:
+        return ""
+    if [p[0] for p in x] != [p[0] for p in y]:
+        return "op"
+    return "size" if [p[1:3] for p in x] != [p[1:3] for p in y] else "dtype"
+
+
+def symmetric(sig: str) -> bool:
+    """Can nobody finish this unless all have joined? Not so with a root, which may finish alone."""
+    return all(_plain(part.split("|")[0]).startswith(_SYMMETRIC) for part in sig.split("+"))
+
+
+def exchange(sig: str) -> bool:
+    """all_to_all: each finishes when it has all its parts, so one that has not may lack those of any peer."""
+    return all("all_to_all" in part.split("|")[0] or "alltoall" in part.split("|")[0] for part in sig.split("+"))
+
+
+def readable(sig: str) -> str:
+    """`all_reduce 8x4 Float`: a signature for a sentence."""
+    words = []
+    for part in sig.split("+")[:3]:
+        op, sin, sout, din, _ = [*part.split("|"), "", "", "", ""][:5]
+        size = sin if sin == sout or not sout else f"{sin or '-'} to {sout}"
+        words.append(" ".join(w for w in (op, size, din) if w))
+    return " + ".join(words)

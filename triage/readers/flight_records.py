@@ -1,0 +1,137 @@
+"""A folder of flight-recorder dumps that somebody collected -> the Sample that the probe would have sent.
+
+Input: an iterable of (relative name, bytes, mtime or None), read one after the other; nothing is kept but the reduced records.
+A file is recognised by its content, its rank is the number at the end of its name (`_dump_3`, `rank_3`, `fr_3.json`,
+`nccl_trace_rank_<host>_3`, `comm_lib_trace_rank_3`), checked against the groups in it: a rank's dump only lists groups that
+hold the rank. Where several files tell of one rank, the name pattern that covers most ranks is taken for all, so that the
+dumps compared are of one moment; pickles before JSON, then the newest. Everything else is listed with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from triage.facts.collectives import members
+from triage.model import Sample
+from triage.probes import flight_recorder as probe
+
+RANK_AT_END = re.compile(r"_?(\d+)(?:\.\w+)?$")
+RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)(?!\d)")
+MOST_LISTED = 1000
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a folder held: the sample for the facts, which files it was made of, and (name, why) of all others."""
+
+    sample: Sample
+    recognised: tuple[str, ...]
+    unrecognised: tuple[tuple[str, str], ...]
+    ranks: tuple[int, ...]
+    family: str  # the name pattern that was preferred, e.g. "fr_nostack_#.pickle"
+
+
+@dataclass(frozen=True)
+class _Found:
+    name: str
+    family: str
+    rank: int
+    mtime: float | None
+    record: Mapping[str, Any]
+
+    @property
+    def newest(self) -> float:
+        at = self.record.get("newest_s")
+        return float(at) if isinstance(at, int | float) else 0.0
+
+
+def read_folder(files: Iterable[tuple[str, bytes, float | None]], node: str = "") -> Collected:
+    """Recognise, reduce and choose. Never raises on what is in the files; an empty folder gives status `absent`."""
+    found: list[_Found] = []
+    left: list[tuple[str, str]] = []
+    cache: dict[str, tuple[int, ...]] = {}
+    for name, raw, mtime in files:
+        one = _recognise(name, raw, mtime, cache)
+        if isinstance(one, str):
+            left.append((name, one))
+        else:
+            found.append(one)
+    families = _families(found)
+    chosen: dict[int, _Found] = {}
+    for one in sorted(found, key=lambda f: (f.rank, families.index(f.family), -f.newest, f.name)):
+        best = chosen.setdefault(one.rank, one)
+        if best is not one:
+            if best.family == one.family:
+                left.append((one.name, f"a second dump of rank {one.rank}; the newest was taken ({best.name})"))
+            else:
+                left.append((one.name, f"rank {one.rank} is read from {best.name}"))
+    rows = [_row(chosen[rank]) for rank in sorted(chosen)]
+    names = tuple(chosen[rank].name for rank in sorted(chosen))
+    family = families[0] if families else ""
+    notes = [f"{len(rows)} flight records read, named {family}"] if rows else ["no flight record was recognised"]
+    if len({chosen[rank].family for rank in chosen}) > 1:
+        notes.append("not all ranks have a file of that name: dumps of several moments may be mixed")
+    if left:
+        notes.append(f"{len(left)} other files were not used")
+    sample = Sample(
+        "flight_recorder", node, "C", "ok" if rows else "absent",
+        data={"ranks": rows, "files": {"used": list(names[:MOST_LISTED]), "left": [list(x) for x in left[:MOST_LISTED]]}},
+        notes=tuple(notes),
+    )  # fmt: skip
+    return Collected(sample, names, tuple(left), tuple(sorted(chosen)), family)
+
+
+def newest_time(sample: Sample) -> float | None:
+    """When the newest operation of all these records was enqueued (epoch s, the writers' clocks): "now" of a folder."""
+    times = [at for row in sample.data.get("ranks", ()) if isinstance(at := row["record"].get("newest_s"), int | float)]
+    return float(max(times)) if times else None
+
+
+def _recognise(name: str, raw: bytes, mtime: float | None, cache: dict[str, tuple[int, ...]]) -> _Found | str:
+    """A reduced dump, or why this file is none."""
+    if not raw:
+        return "empty"
+    if raw[:1] != b"\x80" and b'"entries"' not in raw and b'"pg_config"' not in raw and b'"pg_status"' not in raw:
+        return "not a flight record"
+    base = name.replace("\\", "/").rsplit("/", 1)[-1]
+    at_end, in_name = RANK_AT_END.search(base), RANK_IN_NAME.search(base)
+    ranks = [int(m.group(1)) for m in (at_end, in_name) if m and len(m.group(1)) <= 7]
+    try:
+        obj, kind = probe.load_dump(raw)
+        record = probe.reduce_dump(obj, ranks[0] if ranks else -1, kind, cache)
+    except probe.BadDump as error:
+        return str(error)
+    if not ranks:
+        return "a flight record, but its name does not end in a rank"
+    rank = next((r for r in ranks if _holds(record, r)), None)
+    if rank is None:
+        return f"named for rank {ranks[0]}, but its groups do not hold that rank"
+    record["rank"] = rank
+    match = at_end if at_end and int(at_end.group(1)) == rank else in_name
+    assert match is not None
+    family = re.sub(r"\d+", "*", base[: match.start(1)]) + "#" + base[match.end(1) :]
+    return _Found(name, family, rank, mtime, record)
+
+
+def _holds(record: Mapping[str, Any], rank: int) -> bool:
+    return all(rank in members(row["ranks"]) for row in record["groups"] if row.get("ranks"))
+
+
+def _families(found: Iterable[_Found]) -> list[str]:
+    """Name patterns, the one to prefer first: most ranks, then pickle, then the name."""
+    ranks: dict[str, set[int]] = {}
+    kind: dict[str, str] = {}
+    for one in found:
+        ranks.setdefault(one.family, set()).add(one.rank)
+        kind[one.family] = str(one.record.get("kind"))
+    return sorted(ranks, key=lambda f: (-len(ranks[f]), kind[f] != "pickle", f))
+
+
+def _row(one: _Found) -> dict[str, Any]:
+    return {
+        "rank": one.rank, "pid": None, "state": None, "source": "file", "path": one.name, "mtime": one.mtime, "age_s": None,
+        "stale": False, "why": "", "poke": "not_asked", "record": one.record,
+    }  # fmt: skip
