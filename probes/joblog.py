@@ -44,8 +44,9 @@ LINE = 4096  # what of a line is looked at
 MAX_HITS = 200
 FIRST_HITS, LAST_HITS = 20, 40  # of one signature: how it began and where it stands now; the middle is counted only
 MAX_LINES_OF_ONE = 20000  # lines of one block that one signature may look at
-MAX_SERIES = 2000
+MAX_SERIES = 2000  # steps told, unless args["series"] asks for fewer
 DAY = 86400.0
+ZONES = 14 * 3600.0
 
 ANSI = re.compile("\x1b(?:\\[[0-9;?]{0,16}[ -/]?[@-~]|\\][^\x07\x1b]{0,256}(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
 # Who printed: srun -l "3: ", torch "[rank3]:", torchrun --tee "[default3]:", mpirun "[1,3]<stdout>:", pdsh "gpu003: ".
@@ -195,7 +196,7 @@ def measured_offset(newest, mtime, last_is_dated):
         return None
     away = newest - mtime
     quarter = round(away / 900.0) * 900.0
-    if abs(away - quarter) > 30.0 or abs(quarter) > 14 * 3600:
+    if abs(away - quarter) > 30.0 or abs(quarter) > ZONES:
         return None
     return quarter
 
@@ -220,8 +221,10 @@ def line_around(block, pos):
     low = max(0, pos - LINE)
     start = max(block.rfind(b"\n", low, pos), block.rfind(b"\r", low, pos)) + 1
     high = min(len(block), pos + LINE)
-    ends = [e for e in (block.find(b"\n", pos, high), block.find(b"\r", pos, high)) if e >= 0]
-    return max(start, low), (min(ends) if ends else high)
+    end = block.find(b"\n", pos, high)
+    high = end if end >= 0 else high
+    end = block.find(b"\r", pos, high)
+    return max(start, low), (end if end >= 0 else high)
 
 
 def lines_with(block, hints, limit=MAX_LINES_OF_ONE):
@@ -244,7 +247,9 @@ class _Log(object):
 
     def __init__(self, signatures, reference, since, told_offset):
         self.signatures = compile_signatures(signatures)
-        self.reference, self.since = reference, since
+        self.reference = reference
+        # The zone is measured at the end: until then a line may be dated up to 14 hours too early.
+        self.since = None if since is None else since - (ZONES if told_offset is None else 0.0)
         self.offset = told_offset or 0.0
         self.first_at = self.newest_at = None
         self.before = None  # time of the last dated line of the blocks before
@@ -444,15 +449,26 @@ def tail_of(raw, count):
 
 
 def reduce_log(
-    chunks, signatures, now=None, mtime=None, offset_s=None, tail=20, since=None, truncated_head=False, left=None
+    chunks,
+    signatures,
+    now=None,
+    mtime=None,
+    offset_s=None,
+    tail=20,
+    since=None,
+    truncated_head=False,
+    left=None,
+    series=MAX_SERIES,
 ):
     """What a log tells, from its bytes (one bytes object, or an iterable of chunks in order).
 
     signatures  [{id, pattern, hint: literal or list of literals}]
     now, mtime  epoch s: give the year of dates without one; mtime also measures the zone (None for a copied file)
     offset_s    the log's zone, seconds east of UTC, where it is known
-    since       epoch s: hits dated before it belong to an earlier attempt and are left out
+    since       epoch s: hits dated before it belong to an earlier attempt and are left out; where the zone cannot be
+                told, only those more than 14 hours before it
     left        a function: seconds left (the reading stops early, `complete` is then false)
+    series      training steps told, the last ones
     Returns the keys of the probe's data that need no file: truncated_head, complete, first_at, newest_at, zone,
     offset_s, tail, iterations, hits, hits_left_out, lines.
     """
@@ -472,6 +488,7 @@ def reduce_log(
     zone = "utc" if log.explicit or offset_s is not None else "unknown"
     shift = None if zone == "utc" else measured_offset(log.newest_at, mtime, last_is_dated)
     iterations = log.iterations()
+    iterations["series"] = iterations["series"][-series:]
     hits = log.told_hits()
     if shift is not None:
         zone = "utc"
@@ -481,6 +498,8 @@ def reduce_log(
                 hit[name] = None if hit[name] is None else hit[name] - shift
         for row in iterations["series"]:
             row[1] = None if row[1] is None else row[1] - shift
+    if since is not None and zone == "utc":
+        hits = [hit for hit in hits if hit["last_at"] is None or hit["last_at"] >= since]
     return {
         "truncated_head": bool(truncated_head),
         "complete": complete and not log.cut,
@@ -522,12 +541,11 @@ def chunks_of(handle, start, end):
         yield chunk
 
 
-def read_log(
-    path, signatures, max_bytes=MAX_BYTES, tail=20, now=None, offset_s=None, since=None, left=None, copied=False
-):
+def read_log(path, signatures, max_bytes=MAX_BYTES, copied=False, **more):
     """The probe's data of a log file. Raises OSError, or ValueError for what is no plain file.
 
     copied  the file is a copy: its mtime says nothing of the zone
+    more    as for reduce_log: now, offset_s, tail, since, left, series
     """
     handle, info = open_regular(path)
     try:
@@ -540,13 +558,9 @@ def read_log(
         data = reduce_log(
             chunks_of(handle, start + skip, info.st_size),
             signatures,
-            now=now,
             mtime=None if copied else info.st_mtime,
-            offset_s=offset_s,
-            tail=tail,
-            since=since,
             truncated_head=start > 0,
-            left=left,
+            **more,
         )
     finally:
         os.close(handle)
@@ -564,6 +578,7 @@ def collect(ctx):
             ctx.root(path),
             ctx.args.get("signatures") or [],
             max_bytes=max(4096, min(int(wanted or MAX_BYTES), MAX_BYTES)),
+            series=max(1, min(int(ctx.args.get("series") or MAX_SERIES), MAX_SERIES)),
             tail=max(0, min(int(ctx.args.get("tail", 20)), 200)),
             now=ctx.now(),
             offset_s=ctx.args.get("offset_s"),

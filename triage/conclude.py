@@ -25,7 +25,7 @@ from triage.facts import registry
 from triage.facts.evidence import Evidence
 from triage.facts.pace import Series, job_series
 from triage.facts.ranktable import rank_table
-from triage.model import Fact, Job, Report, Verdict
+from triage.model import Fact, Finding, Job, Report, Verdict
 from triage.narrate import (
     commands,
     deadlines,
@@ -39,6 +39,7 @@ from triage.schema import SCHEMA_VERSION
 from triage.tree.load import Playbook, limits_of, load_set
 from triage.tree.walk import Conclusion, Request, walk
 
+PHASES = ("connect", "look_a", "window", "look_b", "ask", "total")
 # What the profile document may hold; costs are read by cost/profile.py, thresholds here.
 PROFILE_KEYS = ("version", "costs", "thresholds")
 
@@ -136,7 +137,7 @@ def _report(
         culprits=found.culprits,
         victims=found.victims,
         evidence=evidence_lines(ev, facts, found),
-        findings=findings(ev, facts, found),
+        findings=(*findings(ev, facts, found), *_overrides(case, books)),
         ruled_out=found.ruled_out,
         alternatives=found.alternatives,
         unknown=unknowns(case, facts, found),
@@ -146,9 +147,19 @@ def _report(
         mitigation=mitigation,
         commands=commands(case, ev, found, mitigation),
         do_not=found.do_not,
-        took_s=dict(case.took_s),
+        took_s={phase: case.took_s[phase] for phase in PHASES if phase in case.took_s},
         exit_code=_exit_code(verdict, state, facts),
         dedup_key=f"triage:{job.cluster or '-'}:{job.scheduler}:{job.id}:{_number(facts, 'job.attempt') or 0}",
+    )
+
+
+def _overrides(case: CaseFile, books: Mapping[str, Playbook]) -> tuple[Finding, ...]:
+    """Thresholds that the profile changed: a verdict by another yardstick must say so."""
+    shipped = limits_of(books)
+    changed = [(name, value) for name, value in thresholds(case.profile).items() if shipped.get(name) != value]
+    return tuple(
+        Finding("profile", None, f"{name} is {value:g} by the profile; the playbook says {shipped[name]:g}")
+        for name, value in changed
     )
 
 

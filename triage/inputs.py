@@ -21,6 +21,7 @@ from triage.schedulers import inventory
 
 Say = Callable[[str], None]
 MAX_DUMP = 64 << 20
+USUAL_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 MAX_DUMPS = 20_000
 
 
@@ -83,6 +84,7 @@ def options(command: str, found: Found, *, poke: bool, run_s: float | None, say:
     keys = [settings.value("key")] if settings.value("key") else list(access.keys)
     hosts = [settings.value("known_hosts")] if settings.value("known_hosts") else list(access.known_hosts)
     warnings = list(settings.warnings)
+    hosts = hosts or [path for path in USUAL_HOSTS if _answering([os.path.expanduser(path)], warnings, there=True)]
     for name, paths in (("key", keys), ("known_hosts", hosts)):
         if paths:
             transport[name] = _answering([os.path.expanduser(path) for path in paths], warnings)
@@ -104,12 +106,13 @@ def options(command: str, found: Found, *, poke: bool, run_s: float | None, say:
     )
 
 
-def _answering(paths: list[str], warnings: list[str]) -> list[str]:
+def _answering(paths: list[str], warnings: list[str], there: bool = False) -> list[str]:
     """Those files that answer: a home folder on dead storage must not hold the run (agent keys may still do)."""
     found = []
     for path in paths:
         try:
-            ownfiles.exists(path)
+            if not ownfiles.exists(path) and there:
+                continue
         except ownfiles.TooSlow as error:
             warnings.append(f"{error}: shared storage may be stuck; going on without it")
             continue

@@ -93,12 +93,11 @@ def make_job(rng: random.Random) -> Job:
                         else:
                             here.append(Op(member["TP", r], "_all_gather_base", (64 + i, 64)))
                             here.append(Op(member["TP", r], "_reduce_scatter_base", (64 + i, 64)))
-                        if backward and rng_overlap and ("DP", r) in member:
+                        if backward and overlap and ("DP", r) in member:
                             here.append(Op(member["DP", r], "all_reduce", (1000 + i,), in_line=False))
 
-                rng_overlap = overlap
                 for _ in range(steps):
-                    if ("TP", r) in member and rng.random() < 2:
+                    if ("TP", r) in member:
                         here.append(Op(member["TP", r], "broadcast", (4, 128)))
                     if steady and pp > 1:
                         warm = min(micro, pp - 1 - p)

@@ -127,8 +127,19 @@ def test_a_restart_shows_as_steps_that_go_back() -> None:
 
 def test_hits_of_an_earlier_attempt_are_left_out_on_request() -> None:
     line = "E1130 %s.034000 4240 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: %d) of binary: x\n"
-    data = reduce(line % ("20:00:00", 1) + line % ("21:00:00", 2), since=at(20, 30, 0))
-    assert [hit["groups"]["pid"] for hit in data["hits"]] == ["2"]
+    text = line % ("20:00:00", 1) + line % ("21:00:00", 2)
+    for told in ({"offset_s": 0.0}, {"mtime": at(21, 0, 1)}):
+        data = reduce(text, since=at(20, 30, 0), **told)
+        assert [hit["groups"]["pid"] for hit in data["hits"]] == ["2"]
+
+
+def test_a_log_written_west_of_greenwich_loses_no_hit_to_the_attempts_start() -> None:
+    # Written at 21:00 UTC by a job in UTC-8; taken as UTC it would seem hours older than the attempt.
+    text = "E1130 13:00:00.034000 4240 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 2) of binary: x\n"
+    data = reduce(text, since=at(20, 30, 0), mtime=at(21, 0, 0))
+    assert ids(data) == ["torchelastic_failed"] and data["hits"][0]["at"] == pytest.approx(at(21, 0, 0.034))
+    unknown = reduce(text + "no date\n", since=at(20, 30, 0), mtime=at(21, 7, 0))
+    assert ids(unknown) == ["torchelastic_failed"] and unknown["zone"] == "unknown"
 
 
 def test_a_phase_that_began_twice_stands_at_its_second_beginning() -> None:

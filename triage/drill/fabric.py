@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import selectors
 import socket
 import threading
 import time
@@ -80,16 +79,8 @@ class Nic:
             self.put(f"statistics/{name}", str(value))
 
 
-class Link:
-    """One direction of a relayed connection: bytes read from `source` and owed to `sink`."""
-
-    def __init__(self, source: socket.socket, sink: socket.socket, way: str) -> None:
-        self.source, self.sink, self.way = source, sink, way
-        self.owed = b""
-
-
 class Relay:
-    """All relayed connections of a node in one thread.
+    """All relayed connections of a node: two threads each, one a direction, blocked in recv most of the time.
 
     `ranks` gives the port of each rank of this node, `routes` the relay of each other rank. Bytes are counted on `nic`:
     `tx` from a rank of this node outwards, `rx` the other way.
@@ -101,44 +92,27 @@ class Relay:
         self.listener, self.ranks, self.routes, self.nic = listener, ranks, routes, nic
         self.up = threading.Event()
         self.up.set()
-        self.selector = selectors.DefaultSelector()
-        self.wake, self.waker = socket.socketpair()
-        self.kept: list[socket.socket] = []  # ends of connections that died: never closed, so nobody learns of it
+        self.kept: list[socket.socket] = []  # every end ever opened: none is closed, so nobody learns of a death
 
     def start(self) -> None:
-        self.selector.register(self.listener, selectors.EVENT_READ)
-        self.selector.register(self.wake, selectors.EVENT_READ)
-        threading.Thread(target=self.run, daemon=True).start()
+        threading.Thread(target=self.accept_all, daemon=True).start()
 
     def set_link(self, up: bool) -> None:
         """Cut the cable, or plug it in again."""
         if up != self.up.is_set():
-            (self.up.set if up else self.up.clear)()
             self.nic.set_link(up)
-            self.waker.send(b"x")
+            (self.up.set if up else self.up.clear)()
 
-    def run(self) -> None:
+    def accept_all(self) -> None:
         while True:
-            self.up.wait()
-            for key, _ in self.selector.select():
-                if not self.up.is_set():
-                    break
-                if key.fileobj is self.wake:
-                    self.wake.recv(4096)
-                elif key.fileobj is self.listener:
-                    self.accept()
-                else:
-                    self.forward(key.data)
-
-    def accept(self) -> None:
-        try:
-            incoming, _ = self.listener.accept()
-        except OSError:
-            return
-        # The opening is rare and short; a thread for it keeps one that says nothing from holding up the others.
-        threading.Thread(target=self.open, args=(incoming,), daemon=True).start()
+            try:
+                incoming, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.open, args=(incoming,), daemon=True).start()
 
     def open(self, incoming: socket.socket) -> None:
+        """Read who is wanted, connect to there, and pass on both ways. What makes no sense is closed."""
         line = b""
         try:
             incoming.settimeout(10)
@@ -149,56 +123,28 @@ class Relay:
                 line += byte
             wanted = int(json.loads(line)["to"])
             here = wanted in self.ranks
+            self.up.wait()
             outgoing = socket.create_connection(self.ranks[wanted] if here else self.routes[wanted], timeout=10)
             outgoing.sendall(line)
         except (OSError, ValueError, KeyError, TypeError):
             return incoming.close()
         for end in (incoming, outgoing):
-            end.setblocking(False)
+            end.settimeout(None)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.add(incoming, outgoing, "rx" if here else "tx")
-        self.add(outgoing, incoming, "tx" if here else "rx")
-        self.waker.send(b"x")
+            self.kept.append(end)
+        ways = ("rx", "tx") if here else ("tx", "rx")
+        threading.Thread(target=self.forward, args=(outgoing, incoming, ways[1]), daemon=True).start()
+        self.forward(incoming, outgoing, ways[0])
 
-    def add(self, source: socket.socket, sink: socket.socket, way: str) -> None:
-        self.selector.register(source, selectors.EVENT_READ, Link(source, sink, way))
-
-    def forward(self, link: Link) -> None:
+    def forward(self, source: socket.socket, sink: socket.socket, way: str) -> None:
+        """Pass on what comes until it ends, and then do not pass on the end. A cut holds back, it does not lose."""
         try:
-            link.owed = link.source.recv(PIECE)
-        except BlockingIOError:
-            return
-        except OSError:
-            link.owed = b""
-        if not link.owed:
-            # EOF or reset: swallowed. The socket is kept, for to close it would tell the other side.
-            self.selector.unregister(link.source)
-            self.kept.append(link.source)
-            return
-        self.nic.add(link.way, len(link.owed))
-        if not self.deliver(link):
-            self.selector.unregister(link.source)
-            threading.Thread(target=self.drain, args=(link,), daemon=True).start()
-
-    def deliver(self, link: Link) -> bool:
-        """Send what is owed. True when nothing is left; what is meant for a sink that is gone is lost in silence."""
-        try:
-            link.owed = link.owed[link.sink.send(link.owed) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            link.owed = b""
-        return not link.owed
-
-    def drain(self, link: Link) -> None:
-        """A full sink is rare (the ring's messages are small): wait for it in a thread, then read on."""
-        with selectors.DefaultSelector() as writable:
-            writable.register(link.sink, selectors.EVENT_WRITE)
-            while not self.deliver(link):
-                writable.select()
+            while piece := source.recv(PIECE):
                 self.up.wait()
-        self.selector.register(link.source, selectors.EVENT_READ, link)
-        self.waker.send(b"x")
+                self.nic.add(way, len(piece))
+                sink.sendall(piece)
+        except OSError:
+            return
 
 
 def tick(nics: list[Nic], management: Nic) -> None:

@@ -88,9 +88,9 @@ def waits(ev: Evidence) -> Waits:
 
 
 def _rows(ev: Evidence, table: RankTable, out: Waits) -> dict[int, tuple[Sample, Mapping[str, Any]]]:
-    """The row of each rank; where two nodes tell of one rank (a shared home), that of the node which hosts it."""
+    """The row of each rank: of all answers, that of the node which hosts it (homes are shared), usable, newest."""
     rows: dict[int, tuple[Sample, Mapping[str, Any]]] = {}
-    for sample in ev.latest("flight_recorder").values():
+    for sample in ev.of("flight_recorder"):
         out.samples.append(sample)
         for row in sample.data.get("ranks", ()):
             if not isinstance(row, Mapping) or not isinstance(row.get("rank"), int):
@@ -111,7 +111,7 @@ def _better(home: str | None, sample: Sample, row: Mapping[str, Any], old: Sampl
             float(age) if isinstance(age, int | float) else 0.0,
         )
 
-    return weight(sample, row) > weight(old, old_row)
+    return weight(sample, row) >= weight(old, old_row)
 
 
 def _old(row: Mapping[str, Any], process: RankRow | None) -> str:

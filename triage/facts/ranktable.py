@@ -167,7 +167,7 @@ def _homes(ev: Evidence, choice: _Choice, world: int | None) -> dict[int, tuple[
         ):
             for rank in range(group * size, (group + 1) * size):
                 if rank not in seen and (world is None or rank < world):
-                    homes[rank] = (node, "its siblings' GROUP_RANK and LOCAL_WORLD_SIZE")
+                    homes[rank] = (node, "placed by its siblings' GROUP_RANK")
     if world is not None:
         # By elimination: every other rank is placed, all other nodes host equally many, and exactly one hosts none.
         missing = [r for r in range(world) if r not in seen and r not in homes]
@@ -177,7 +177,7 @@ def _homes(ev: Evidence, choice: _Choice, world: int | None) -> dict[int, tuple[
         empty = [n.name for n in ev.job.nodes if n.name not in counts]
         if missing and len(empty) == 1 and set(counts.values()) == {len(missing)}:
             for rank in missing:
-                homes[rank] = (empty[0], "every other rank is placed, and only this node of the job hosts none")
+                homes[rank] = (empty[0], "placed by elimination: only this node hosts none")
     return homes
 
 
@@ -214,7 +214,7 @@ def _row(
     record = first[1] if first else {}
     if node_name is None:
         return RankRow(rank, None, None, None, None, {}, None, None, "no node is known to host it")
-    how = "look A saw it there" if first else home[1] if home else ""
+    how = "the first look saw it there" if first else home[1] if home else ""
     exit_code = exits.get((node_name, rank))
     base = (rank, node_name, record.get("pid"), None, record.get("start_s"), _env(record))
     if node_name not in newest:
@@ -222,7 +222,7 @@ def _row(
     if node_name not in full:
         return RankRow(*base, None, None, f"not all processes of {node_name} are visible to us")
     return RankRow(
-        *base, False, True, f"no such process on {node_name} ({how})", first[1] if first else None, None, exit_code
+        *base, False, True, f"its process is no longer on {node_name} ({how})", first[1] if first else None, None, exit_code
     )
 
 
