@@ -8,7 +8,8 @@ once their rank is gone.
 Fooled by   a process that sets RANK inside itself (torch.multiprocessing.spawn, Ray): /proc shows only the environment
             at exec, so it is not seen; a zombie, whose environ is empty (listed under `zombies`, rank unknown);
             a script with RANK that starts the real trainer as a child and waits: the script is the topmost;
-            environ that we may not read: counted in `unreadable`, and then absence is no proof (`sees_all`);
+            environ that we may not read: counted in `unreadable`, and then absence is no proof (`sees_all`); a process
+            in D state that holds its memory lock (passed over, listed under `stuck`);
             any user who exports RANK: compare uid and the job's own marks.
 """
 
@@ -16,6 +17,8 @@ import errno
 import json
 import os
 import re
+import threading
+import time
 
 PROBE = {
     "name": "ranks",
@@ -33,6 +36,7 @@ PROBE = {
         "read_bytes": "bytes since process start, fetched from storage by the rank",
         "orphans": "list: processes that wear a rank's environment while that rank's own process is gone",
         "wrappers": "list: shells that wear a rank's environment and run no rank now",
+        "stuck": "list: processes that do not let their environment be read (memory lock held in D state); rank unknown",
         "zombies": "list: dead children that a launcher has not reaped; their rank number is not known",
         "launchers": "list: parents of ranks, and launchers known by their command line",
         "truncated": "bool: not every process or rank is in the answer",
@@ -63,6 +67,8 @@ MAX_RANKS = 256
 MAX_BYTES = 700000  # of the rank rows, so that a hostile node stays under the envelope's 1 MiB
 MAX_LIST = 64
 MAX_CHILDREN = 16
+MAX_STUCK = 8  # processes that do not let themselves be read, before we give up
+STALL_S = 0.4
 PF_KTHREAD = 0x00200000  # linux/sched.h: a kernel thread has no environment
 PF_FORKNOEXEC = 0x00000040  # linux/sched.h: forked and never ran a program of its own, so it wears its parent's environ
 
@@ -342,6 +348,47 @@ def slurp(path, limit=262144):
         return None, error.errno
 
 
+def guarded(names, read_one, left, stall_s=STALL_S):
+    """{name: read_one(name)} and the names whose reading does not end.
+
+    Reading the environment of a process takes its memory lock, which a thread of it in D state may hold for ever
+    (notes/prototype-findings.md 2.2): one such rank must not cost what the node says of all others.
+    """
+    todo, done, stuck = list(reversed(names)), {}, []
+    finished = threading.Event()
+    now_at = {}  # worker -> (name, since)
+
+    def work(me):
+        while todo and me in now_at:
+            name = todo.pop()
+            now_at[me] = (name, time.monotonic())
+            value = read_one(name)
+            if me not in now_at:
+                return  # given up on meanwhile
+            done[name] = value
+        finished.set()
+
+    me = 0
+    threading.stack_size(262144)
+    while True:
+        now_at[me] = (None, time.monotonic())
+        threading.Thread(target=work, args=(me,), daemon=True).start()
+        while not finished.wait(0.05):
+            name, since = now_at[me]
+            if name is not None and time.monotonic() - since > stall_s:
+                break
+            if left() < 0.5:
+                now_at.clear()
+                return done, stuck, False
+        else:
+            return done, stuck, True
+        now_at.pop(me)
+        stuck.append(name)
+        me += 1
+        if me >= MAX_STUCK:
+            return done, stuck, False
+
+
 def lines(ctx, path, names, separator=":"):
     """First words of `name: value` lines of a procfs file, as a dict."""
     found = {}
@@ -362,39 +409,51 @@ def own_line(procs):
     return mine
 
 
+def read_one(ctx, name):
+    """(Proc or None, uid of a process whose environment we may not read or None) of /proc/<name>."""
+    data, _ = slurp(ctx.proc(name + "/stat"), 4096)
+    proc = parse_stat(data.decode("utf-8", "replace")) if data else None
+    if proc is None:
+        return None, None  # it ended between the listing and the reading
+    proc.pid = int(name)
+    if proc.flags & PF_KTHREAD or proc.ppid == 2:
+        return proc, None
+    data, why = slurp(ctx.proc(name + "/environ"))
+    if why in (errno.EACCES, errno.EPERM):
+        try:
+            uid = os.stat(ctx.proc(name)).st_uid
+        except OSError:
+            return None, None
+        # In a container even root may not read the init that was started from outside; an init is no rank.
+        if proc.pid != 1 or proc.comm.startswith("python"):
+            return proc, uid
+    elif data:
+        proc.env = parse_environ(data) or None
+    if proc.env or proc.comm in LAUNCHERS or proc.comm.startswith("python"):
+        data, _ = slurp(ctx.proc(name + "/cmdline"), 4096)
+        if data:
+            proc.argv = [clean(a, 512) for a in data.decode("utf-8", "replace").rstrip("\0").split("\0")]
+    return proc, None
+
+
 def read_table(ctx):
-    """(procs by pid, {uid: unreadable processes}, complete) of every process that the procfs root shows."""
+    """(procs by pid, {uid: unreadable processes}, [stuck Proc], complete) of every process that the procfs shows."""
+    names = [name for name in ctx.listdir(ctx.procfs) if _digits(name)]
+    found, stuck, complete = guarded(names, lambda name: read_one(ctx, name), ctx.left)
     procs, unreadable = {}, {}
-    for name in ctx.listdir(ctx.procfs):
-        if not _digits(name):
-            continue
-        if ctx.left() < 0.5:
-            return procs, unreadable, False
-        data, _ = slurp(ctx.proc(name + "/stat"), 4096)
+    for proc, uid in found.values():
+        if proc is not None:
+            procs[proc.pid] = proc
+        if uid is not None:
+            unreadable[uid] = unreadable.get(uid, 0) + 1
+    hung = []
+    for name in stuck:
+        data, _ = slurp(ctx.proc(name + "/stat"), 4096)  # takes no lock
         proc = parse_stat(data.decode("utf-8", "replace")) if data else None
-        if proc is None:
-            continue  # it ended between the listing and the reading
-        proc.pid = int(name)
-        procs[proc.pid] = proc
-        if proc.flags & PF_KTHREAD or proc.ppid == 2:
-            continue
-        data, why = slurp(ctx.proc(name + "/environ"))
-        if why in (errno.EACCES, errno.EPERM):
-            try:
-                uid = os.stat(ctx.proc(name)).st_uid
-            except OSError:
-                procs.pop(proc.pid)
-                continue
-            # In a container even root may not read the init that was started from outside; an init is no rank.
-            if proc.pid != 1 or proc.comm.startswith("python"):
-                unreadable[uid] = unreadable.get(uid, 0) + 1
-        elif data:
-            proc.env = parse_environ(data) or None
-        if proc.env or proc.comm in LAUNCHERS or proc.comm.startswith("python"):
-            data, _ = slurp(ctx.proc(name + "/cmdline"), 4096)
-            if data:
-                proc.argv = [clean(a, 512) for a in data.decode("utf-8", "replace").rstrip("\0").split("\0")]
-    return procs, unreadable, True
+        if proc is not None:
+            hung.append(proc)
+            ctx.note("process %s (%s, state %s) does not let itself be read" % (name, clean(proc.comm, 32), proc.state))
+    return procs, unreadable, hung, complete
 
 
 def row(ctx, proc, top, children, btime, tick):
@@ -460,7 +519,7 @@ def brief(proc):
 
 
 def collect(ctx):
-    procs, unreadable, complete = read_table(ctx)
+    procs, unreadable, stuck, complete = read_table(ctx)
     mine = own_line(procs) if ctx.real else set()
     for pid in mine:
         if pid in procs:
@@ -491,7 +550,9 @@ def collect(ctx):
     uid = os.geteuid()
     hidepid = hidepid_of(ctx.read(ctx.proc("mounts"), 1 << 18))
     # Everything that was listed could be read, and nothing is kept out of the list.
-    everything = complete and not truncated and not unreadable and (uid == 0 or not ctx.real or hidepid == 0)
+    everything = (
+        complete and not truncated and not unreadable and not stuck and (uid == 0 or not ctx.real or hidepid == 0)
+    )
     return {
         "sees_all": everything,
         "own_uid": uid,
@@ -503,6 +564,7 @@ def collect(ctx):
         "orphans": [brief(p) for p in orphans[:MAX_LIST]],
         "wrappers": [brief(p) for p in wrappers[:MAX_LIST]],
         "zombies": [brief(p) for p in zombies[:MAX_LIST]],
+        "stuck": [brief(p) for p in stuck],
         "launchers": [{"pid": p.pid, "cmd": clean(" ".join(p.argv or [p.comm]), 160)} for p in launchers[:MAX_LIST]],
         "truncated": truncated,
     }

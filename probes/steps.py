@@ -14,6 +14,8 @@ import json
 import os
 import re
 import stat
+import threading
+import time
 
 PROBE = {
     "name": "steps",
@@ -34,6 +36,8 @@ PROBE = {
 LAST = 64  # steps told
 TAIL = 262144  # bytes read of a file
 MAX_RANKS = 256
+MAX_STUCK = 4  # processes that do not let themselves be read, before we give up
+STALL_S = 0.4
 NUMBERS = ("t_start", "total_ms", "compute_ms", "collective_ms", "data_ms")
 PLAIN = re.compile(r"(?P<x>\d{1,15}(?:\.\d{0,12})?(?:[eE][+-]?\d{1,2})?)\s{0,4}(?P<u>ms|s|sec|seconds)?\s{0,8}$")
 PLAIN_NAME = re.compile(r"rank_(\d{1,7})\.log$")
@@ -162,6 +166,47 @@ def first_end(paths):
     return None
 
 
+def guarded(names, read_one, left, stall_s=STALL_S):
+    """{name: read_one(name)} and the names whose reading does not end.
+
+    Reading the environment of a process takes its memory lock, which a thread of it in D state may hold for ever
+    (notes/prototype-findings.md 2.2): one such rank must not cost what the node says of all others.
+    """
+    todo, done, stuck = list(reversed(names)), {}, []
+    finished = threading.Event()
+    now_at = {}  # worker -> (name, since)
+
+    def work(me):
+        while todo and me in now_at:
+            name = todo.pop()
+            now_at[me] = (name, time.monotonic())
+            value = read_one(name)
+            if me not in now_at:
+                return  # given up on meanwhile
+            done[name] = value
+        finished.set()
+
+    me = 0
+    threading.stack_size(262144)
+    while True:
+        now_at[me] = (None, time.monotonic())
+        threading.Thread(target=work, args=(me,), daemon=True).start()
+        while not finished.wait(0.05):
+            name, since = now_at[me]
+            if name is not None and time.monotonic() - since > stall_s:
+                break
+            if left() < 0.5:
+                now_at.clear()
+                return done, stuck, False
+        else:
+            return done, stuck, True
+        now_at.pop(me)
+        stuck.append(name)
+        me += 1
+        if me >= MAX_STUCK:
+            return done, stuck, False
+
+
 def environ_of(ctx, pid):
     try:
         with open(ctx.proc(pid + "/environ"), "rb") as handle:
@@ -172,15 +217,13 @@ def environ_of(ctx, pid):
 
 def collect(ctx):
     named = {}  # (rank, path) -> pid that names it
-    for pid in ctx.listdir(ctx.procfs):
-        if not pid.isdigit():
-            continue
-        if ctx.left() < 0.5:
-            ctx.note("not all processes were looked at")
-            break
-        found = step_file_of(environ_of(ctx, pid))
-        if found:
-            named.setdefault(found, pid)
+    pids = [pid for pid in ctx.listdir(ctx.procfs) if pid.isdigit()]
+    told, stuck, complete = guarded(pids, lambda pid: step_file_of(environ_of(ctx, pid)), ctx.left)
+    if stuck or not complete:
+        ctx.note("not all processes could be looked at (%d do not let themselves be read)" % len(stuck))
+    for pid in pids:
+        if told.get(pid):
+            named.setdefault(told[pid], pid)
     rows, missing = [], 0
     for (rank, path), pid in sorted(named.items())[:MAX_RANKS]:
         if ctx.left() < 0.2:

@@ -247,6 +247,9 @@ def _print(result: Result, output: Output, color: Color, explain: bool) -> None:
         say(f"case {result.folder}")
 
 
+INTERRUPTED = "interrupted; what was seen of the nodes until now is saved as a case"
+
+
 def run(argv: list[str]) -> int:
     """The whole program: the exit code. Errors are one line on stderr; with --output json also one document on stdout."""
     try:
@@ -255,7 +258,11 @@ def run(argv: list[str]) -> int:
     except TriageError as error:
         return _fail(str(error), error.code, argv)
     except KeyboardInterrupt:
-        return _fail("interrupted; what was seen so far is saved as a case", 130, argv)
+        return _fail(INTERRUPTED, 130, argv)
+    except SystemExit as end:  # some versions of typer turn Ctrl-C into this, even when told not to
+        if end.code == 130:
+            return _fail(INTERRUPTED, 130, argv)
+        return end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
         return 0
     except Exception as error:
@@ -269,7 +276,7 @@ def _unexpected(error: Exception, argv: list[str]) -> int:
         code = getattr(error, "exit_code", 2)
         return _fail(f"{show()} (see triage --help)", code if isinstance(code, int) else 2, argv)
     if type(error).__name__ == "Abort":
-        return _fail("interrupted", 130, argv)
+        return _fail(INTERRUPTED, 130, argv)
     import os
     import traceback
 

@@ -161,6 +161,14 @@ def test_kills_are_counted_for_the_node_and_for_the_jobs_own_cgroup(node) -> Non
     assert kernel.cgroup_files("0::/../../etc\n0::/\n") == []
 
 
+def test_a_process_whose_memory_lock_is_held_does_not_cost_the_kernels_lines(node) -> None:
+    node.log(OOM + "\n")
+    (node.root / "proc/5").mkdir()
+    os.mkfifo(node.root / "proc/5/environ")  # blocks its reader as the kernel does
+    data = node.look()
+    assert len(data["events"]) == 1 and data["cgroup_oom_kill"] == {}
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=300))
 def test_any_line_is_read_and_never_fatal(text) -> None:

@@ -340,6 +340,19 @@ def test_names_with_parentheses_and_garbage_stat_files_are_survived(procfs) -> N
     assert [(r["pid"], r["state"], r["ppid"]) for r in data["ranks"]] == [(300, "S", 50)]
 
 
+def test_a_process_whose_memory_lock_is_held_does_not_hide_the_other_ranks(procfs) -> None:
+    # A FIFO in the place of environ blocks its reader as the kernel does.
+    for pid, rank in ((300, 0), (301, 1), (302, 2)):
+        procfs.add(pid, 50, rank_env("r", rank), state="D" if pid == 301 else "S")
+    (procfs.root / "301" / "environ").unlink()
+    os.mkfifo(procfs.root / "301" / "environ")
+    began = time.monotonic()
+    data = procfs.look()
+    assert [r["rank"] for r in data["ranks"]] == [0, 2] and data["sees_all"] is False
+    assert [(p["pid"], p["state"]) for p in data["stuck"]] == [(301, "D")]
+    assert time.monotonic() - began < 3
+
+
 @pytest.mark.parametrize("value", ["-1", "", "1e3", "x", "٣", "9" * 30, " 1", "1.0"])
 def test_a_rank_that_is_no_number_is_no_rank(procfs, value) -> None:
     procfs.add(300, 50, dict(rank_env("r", 0), RANK=value, SLURM_PROCID="3"))

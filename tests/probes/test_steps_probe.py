@@ -129,6 +129,14 @@ def test_a_fifo_in_the_place_of_a_step_file_blocks_nobody(tmp_path) -> None:
         steps.collect(ctx)
 
 
+def test_a_process_whose_memory_lock_is_held_does_not_hide_the_steps_of_others(tmp_path) -> None:
+    ctx = fake_rank(tmp_path, "/steps_")
+    (tmp_path / "root" / "steps_3.jsonl").write_text(record(1))
+    (tmp_path / "proc" / "5").mkdir()
+    os.mkfifo(tmp_path / "proc" / "5" / "environ")  # blocks its reader as the kernel does
+    assert [r["last_step"] for r in steps.collect(ctx)["ranks"]] == [1] and "1 do not let" in ctx.notes[0]
+
+
 def test_plain_number_files_are_found_under_tmp(tmp_path) -> None:
     ctx = fake_rank(tmp_path, "relative/path_")
     folder = tmp_path / "root" / "tmp" / "step_times"
