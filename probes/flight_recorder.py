@@ -418,8 +418,8 @@ class _Reading(object):
                 if not done:
                     if group.done[-1]:
                         opens.append([group.upto[-1][0], at, g, seq, None])
-                    elif opens and opens[-1][2] == g and opens[-1][3] == seq:
-                        opens[-1][1] = at
+                if opens and opens[-1][2] == g and opens[-1][3] == seq:
+                    opens[-1][1] = at
                 group.done[-1] = group.done[-1] and done
             else:
                 seqs.append(seq)
@@ -1094,7 +1094,8 @@ def poke_all(ctx, found, cache):
             pause = min(pause * 1.5, 0.25)
     for place in waiting + late:
         if not fresh(place, cache):
-            place.why = place.why or "poked, and no new dump came within %.1f s" % wait_s
+            if "half written" not in place.why:
+                place.why = "poked, and no new dump came within %.1f s" % wait_s
 
 
 def fresh(place, cache):

@@ -254,15 +254,13 @@ def run(argv: list[str]) -> int:
     """The whole program: the exit code. Errors are one line on stderr; with --output json also one document on stdout."""
     try:
         code: Any = app(argv, standalone_mode=False, prog_name="triage")
+        if code == 130:  # typer turns Ctrl-C into this
+            return _fail(INTERRUPTED, 130, argv)
         return code if isinstance(code, int) else 0
     except TriageError as error:
         return _fail(str(error), error.code, argv)
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, 130, argv)
-    except SystemExit as end:  # some versions of typer turn Ctrl-C into this, even when told not to
-        if end.code == 130:
-            return _fail(INTERRUPTED, 130, argv)
-        return end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
         return 0
     except Exception as error:

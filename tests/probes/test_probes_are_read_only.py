@@ -24,7 +24,7 @@ STANDARD_IN_3_6 = """
     array ast base64 binascii bisect bz2 calendar codecs collections contextlib copy ctypes datetime errno
     fcntl fnmatch functools gc glob gzip hashlib heapq hmac importlib io ipaddress itertools json locale
     math operator os pathlib pickle pickletools platform posixpath pprint pwd grp queue random re resource
-    select shlex signal socket stat statistics string struct subprocess sys tempfile textwrap time traceback
+    select shlex signal socket stat statistics string struct subprocess sys tempfile textwrap threading time traceback
     types typing unicodedata uuid zlib
 """
 

@@ -85,6 +85,9 @@ def _choose(ev: Evidence) -> _Choice:
         for record in sample.data.get("ranks", ())
         if isinstance(record, Mapping) and isinstance(record.get("rank"), int)
     ]
+    # A launcher's own number (SLURM_PROCID …) is a rank only where no process of the job wears RANK itself.
+    if any(r.get("rank_from", "RANK") == "RANK" for _, _, r in seen):
+        seen = [(n, look, r) for n, look, r in seen if r.get("rank_from", "RANK") == "RANK"]
     marked = [(n, look, r) for n, look, r in seen if belongs(_env(r), ev.job.id, ev.job.match)]
     # With a rule (match, or an id in the environment) only what it marks counts; without one, a single set is the job.
     keep = marked if marked or ev.job.match else seen
@@ -237,11 +240,12 @@ def launcher_exits(ev: Evidence) -> dict[tuple[str, int], int]:
     present: dict[str, dict[int, int]] = {}  # node -> local rank -> pid
     groups: dict[str, tuple[int, int]] = {}
     for node, _, record in choice.keep:
-        rank, local, pid = record.get("rank"), record.get("local_rank"), record.get("pid")
-        if isinstance(rank, int) and isinstance(pid, int):
-            by_pid[pid] = (node, rank) if by_pid.get(pid, (node, rank)) == (node, rank) else ("", rank)
-            if isinstance(local, int):
-                present.setdefault(node, {})[local] = pid
+        rank, local = record.get("rank"), record.get("local_rank")
+        for pid in {record.get("pid"), record.get("top_pid")}:  # a shell may stand between launcher and rank
+            if isinstance(rank, int) and isinstance(pid, int):
+                by_pid[pid] = (node, rank) if by_pid.get(pid, (node, rank)) == (node, rank) else ("", rank)
+                if isinstance(local, int):
+                    present.setdefault(node, {})[local] = pid
         group, size = record.get("group_rank"), record.get("local_world_size")
         if isinstance(group, int) and isinstance(size, int):
             groups[node] = (group, size)
