@@ -36,7 +36,8 @@ from triage.narrate import (
     unknowns,
 )
 from triage.schema import SCHEMA_VERSION
-from triage.tree.load import Playbook, limits_of, load_set
+from triage.tree.load import limits_of, load_set
+from triage.tree.playbook import Playbook
 from triage.tree.walk import Conclusion, Request, walk
 
 PHASES = ("connect", "look_a", "window", "look_b", "ask", "total")

@@ -216,7 +216,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes, float]]:
 
 def playbook_texts(paths: Sequence[Path]) -> dict[str, str]:
     """Playbook files by the name that they carry inside (`playbook: frozen-job`)."""
-    from triage.tree.load import read_yaml
+    from triage.tree.strict_yaml import read_yaml
 
     texts: dict[str, str] = {}
     for path in paths:

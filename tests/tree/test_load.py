@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from triage.errors import ConfigError
 from triage.model import FactSpec, Report
 from triage.tree import load as load_module
-from triage.tree.load import MAX_BYTES, STATES, Playbook, PlaybookError, limits_of, load_set, read_yaml
+from triage.tree.load import STATES, PlaybookError, limits_of, load_set
+from triage.tree.playbook import Playbook
+from triage.tree.strict_yaml import MAX_BYTES, read_yaml
 
 MANUAL = Path(__file__).parents[2] / "man" / "triage-playbook.5"
 PROBES = {"stacks", "activity"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from triage.model import FactSpec
-from triage.tree.load import Playbook, load_set
+from triage.tree.load import load_set
+from triage.tree.playbook import Playbook
 from triage.tree.show import lint_lines, show, warnings
 
 CATALOGUE = {

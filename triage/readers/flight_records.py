@@ -18,7 +18,7 @@ from triage.facts.collectives import members
 from triage.model import Sample
 from triage.probes import flight_recorder as probe
 
-RANK_AT_END = re.compile(r"_?(\d+)(?:\.\w+)?$")
+RANK_AT_END = re.compile(r"_?(\d+)(?:\.[A-Za-z]\w*)?$")
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)(?!\d)")
 MOST_LISTED = 1000
 

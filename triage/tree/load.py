@@ -13,49 +13,18 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
-
-import yaml
 
 from triage.errors import ConfigError
 from triage.model import FactSpec
 from triage.tree.expr import Condition, ConditionError, compile_condition, did_you_mean
-from triage.tree.walk import (
-    ANSWERS,
-    WEAK,
-    Arm,
-    AskFor,
-    Collect,
-    Lead,
-    Place,
-    Playbook,
-    Question,
-    Threshold,
-    VerdictSpec,
-    place,
-)
+from triage.tree.graph import check_graph, shown
+from triage.tree.playbook import ANSWERS, Arm, AskFor, Collect, Lead, Playbook, Question, Threshold, VerdictSpec
+from triage.tree.strict_yaml import read_yaml
 from triage.tree.words import Words, WordsError, clean, compile_words
 
-# What a playbook is made of is defined beside the walk; who loads one finds it here.
-__all__ = [
-    "Arm",
-    "AskFor",
-    "Collect",
-    "Lead",
-    "Playbook",
-    "PlaybookError",
-    "Question",
-    "Threshold",
-    "VerdictSpec",
-    "limits_of",
-    "load_set",
-    "read_yaml",
-]
-
-MAX_BYTES = 1 << 20
-MAX_NESTING = 20
 MAX_PROBLEMS = 100
 
 VERDICT_IDS = (
@@ -72,8 +41,6 @@ STATES = ("frozen", "slow", "running", "busy", "pending", "suspended", "completi
 _WORD = re.compile(r"[a-z][a-z0-9_-]*")
 _CAUSE = re.compile(r"([a-z_]+)/([a-z][a-z0-9_]*)")
 _LIMIT = re.compile(r"[a-z][a-z0-9_]*")
-_INT = re.compile(r"[-+]?[0-9]{1,18}")
-_FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 
 
 class PlaybookError(ConfigError):
@@ -83,89 +50,6 @@ class PlaybookError(ConfigError):
         self.problems = tuple(problems)
         more = len(self.problems) - MAX_PROBLEMS
         super().__init__("\n".join([*self.problems[:MAX_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]))
-
-
-# ---------------------------------------------------------------- YAML, the part of it that is data
-
-
-def read_yaml(text: str) -> Any:
-    """dict, list, str, int, float, bool or None from one YAML document. Raises ConfigError only, with the line."""
-    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # seven times faster where libyaml is there
-    try:
-        return _document(yaml.parse(text, Loader=loader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, " if mark else ""
-        raise ConfigError(f"{where}not YAML: {clean(str(error.problem or error.context))}") from None
-    except ConfigError:
-        raise
-    except Exception as error:  # PyYAML leaks ValueError, UnicodeError and more on garbage
-        raise ConfigError(f"not YAML: {clean(str(error), 120)}") from None
-
-
-def _document(events: Iterable[Any]) -> Any:
-    """Build the tree with a stack of its own (no recursion, so nesting cannot exhaust ours)."""
-    root: list[Any] = []
-    stack: list[tuple[Any, list[Any]]] = [(root, [])]  # (container, [pending key])
-    documents = 0
-    for event in events:
-        line = f"line {event.start_mark.line + 1}"
-        if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                raise ConfigError(f"{line}: a second document begins; one file holds one")
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise ConfigError(f"{line}: anchors and aliases (& and *) are not accepted")
-        if isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            stack.pop()
-        elif isinstance(event, yaml.NodeEvent):
-            tag = getattr(event, "tag", None)
-            if tag is not None and tag != "!":
-                raise ConfigError(f"{line}: the tag {clean(str(tag), 60)} is not accepted; write plain data")
-            value = _scalar(event) if isinstance(event, yaml.ScalarEvent) else None
-            if isinstance(event, yaml.MappingStartEvent):
-                value = {}
-            elif isinstance(event, yaml.SequenceStartEvent):
-                value = []
-            _put(stack[-1], value, line)
-            if isinstance(value, (dict, list)):
-                if len(stack) > MAX_NESTING:
-                    raise ConfigError(f"{line}: is nested too deeply")
-                stack.append((value, []))
-    return root[0] if root else None
-
-
-def _put(holder: tuple[Any, list[Any]], value: Any, line: str) -> None:
-    container, pending = holder
-    if isinstance(container, list):
-        container.append(value)
-    elif pending:
-        container[pending.pop()] = value
-    elif not isinstance(value, str):
-        raise ConfigError(f"{line}: a key is a word, not {clean(repr(value), 40)}; put it in quotes")
-    elif value == "<<":
-        raise ConfigError(f"{line}: merge keys (<<) are not accepted")
-    elif value in container:
-        raise ConfigError(f'{line}: the key "{clean(value, 60)}" stands twice')
-    else:
-        pending.append(value)
-
-
-def _scalar(event: Any) -> Any:
-    text = str(event.value)
-    if event.style not in (None, "") or event.tag == "!":
-        return text
-    if text in ("", "~", "null"):
-        return None
-    if text in ("true", "True", "false", "False"):
-        return text in ("true", "True")
-    if _INT.fullmatch(text):
-        return int(text)
-    if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
-        return float(text)
-    return text
 
 
 # ---------------------------------------------------------------- the check of one file
@@ -189,7 +73,7 @@ class _Reader:
     def table(self, value: Any, where: str, keys: Collection[str] = (), needs: Collection[str] = ()) -> dict[str, Any]:
         """A mapping with these keys only (any, if none are given) and all those that it needs."""
         if not isinstance(value, dict):
-            self.wrong(where, f"must be a mapping, not {_shown(value)}")
+            self.wrong(where, f"must be a mapping, not {shown(value)}")
             return {}
         for key in [key for key in value if keys and key not in keys][:20]:
             self.wrong(where, f'unknown key "{clean(key, 60)}"{did_you_mean(key, keys)}')
@@ -202,7 +86,7 @@ class _Reader:
         if value is None:
             return []
         if not isinstance(value, list):
-            self.wrong(where, f"must be a list, not {_shown(value)}")
+            self.wrong(where, f"must be a list, not {shown(value)}")
             return []
         return value
 
@@ -210,7 +94,7 @@ class _Reader:
         if value is None:
             return default
         if not isinstance(value, str) or not value.strip():
-            self.wrong(where, f"must be text, not {_shown(value)}")
+            self.wrong(where, f"must be text, not {shown(value)}")
             return default
         return clean(value, 400)
 
@@ -221,7 +105,7 @@ class _Reader:
         good = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not good or not low <= value <= high or (above and value == low):
             span = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
-            self.wrong(where, f"must be a number {span}, not {_shown(value)}")
+            self.wrong(where, f"must be a number {span}, not {shown(value)}")
             return default
         return float(value)
 
@@ -230,13 +114,13 @@ class _Reader:
             return default
         if not isinstance(value, str) or value not in of:
             hint = did_you_mean(value, of) if isinstance(value, str) else ""
-            self.wrong(where, f"must be one of {' '.join(of)}, not {_shown(value)}{hint}")
+            self.wrong(where, f"must be one of {' '.join(of)}, not {shown(value)}{hint}")
             return default
         return value
 
     def flag(self, value: Any, where: str, default: bool) -> bool:
         if value is not None and not isinstance(value, bool):
-            self.wrong(where, f"must be true or false, not {_shown(value)}")
+            self.wrong(where, f"must be true or false, not {shown(value)}")
         return value if isinstance(value, bool) else default
 
     def words(self, value: Any, where: str) -> Words:
@@ -253,7 +137,7 @@ class _Reader:
             if isinstance(value, str):
                 return compile_condition(value, self.catalogue, self.limits)
             if value is not None:  # a missing one was already said
-                self.wrong(where, f"must be a condition, not {_shown(value)}")
+                self.wrong(where, f"must be a condition, not {shown(value)}")
         except ConditionError as error:
             self.wrong(f"{where}, col {error.column}", error.problem)
         return Condition("", (), (), lambda scope: None)
@@ -264,7 +148,7 @@ class _Reader:
             return None
         if not isinstance(value, str) or value not in self.catalogue:
             hint = did_you_mean(value, self.catalogue) if isinstance(value, str) else ""
-            self.wrong(where, f"no fact {_shown(value)}{hint}")
+            self.wrong(where, f"no fact {shown(value)}{hint}")
             return None
         if parts and not self.catalogue[value].parts:
             self.wrong(where, f'the fact "{value}" points at no parts (ranks, nodes, nics …)')
@@ -308,7 +192,7 @@ class _Reader:
         probe = table.get("probe")
         if probe is not None and (not isinstance(probe, str) or probe not in self.probes):
             hint = did_you_mean(probe, self.probes) if isinstance(probe, str) else ""
-            self.wrong(f"{where}, probe", f"no probe {_shown(probe)}{hint}")
+            self.wrong(f"{where}, probe", f"no probe {shown(probe)}{hint}")
         on = self.fact(table.get("on"), f"{where}, on", parts=True)
         peers = self.number(table.get("peers"), f"{where}, peers", 0, 64, 0)
         if peers != int(peers):
@@ -324,7 +208,7 @@ class _Reader:
             self.wrong(where, "needs either goto or verdict")
         for key, target in (("goto", goto), ("verdict", verdict)):
             if target is not None and not isinstance(target, str):
-                self.wrong(f"{where}, {key}", f"must be a name, not {_shown(target)}")
+                self.wrong(f"{where}, {key}", f"must be a name, not {shown(target)}")
         rules_out: list[tuple[str, Words]] = []
         for ruled, why in self.table(table.get("rules_out") or {}, f"{where}, rules_out").items():
             here = f"{where}, rules_out {clean(ruled, 60)}"
@@ -429,16 +313,6 @@ _VERDICT_KEYS = (
 )
 
 
-def _shown(value: Any) -> str:
-    """A value as an error message shows it."""
-    if isinstance(value, str):
-        return f'"{clean(value, 60)}"'
-    if value is None:
-        return "nothing"
-    words = {dict: "a mapping", list: "a list", bool: str(value).lower()}
-    return words.get(type(value), clean(repr(value), 40))
-
-
 # ---------------------------------------------------------------- the check of the set
 
 
@@ -470,7 +344,7 @@ def load_set(
             if name is not None:
                 twice = isinstance(name, str) and name in readers
                 reason = "stands in two files" if twice else "is no name (small letters, digits, _ and -)"
-                problems.append(f"{reader.file}: playbook: {_shown(name)} {reason}")
+                problems.append(f"{reader.file}: playbook: {shown(name)} {reason}")
     limits: dict[str, float] = {}
     for reader, _, thresholds in readers.values():
         for limit in thresholds.values():
@@ -480,7 +354,7 @@ def load_set(
     for name, (reader, doc, thresholds) in readers.items():
         reader.limits = set(limits)
         playbooks[name] = reader.playbook(doc, thresholds)
-    _check_graph(playbooks, lambda name, where, what: readers[name][0].wrong(where, what), unread)
+    check_graph(playbooks, lambda name, where, what: readers[name][0].wrong(where, what), unread)
     problems += [problem for reader, _, _ in readers.values() for problem in reader.problems]
     if problems:
         raise PlaybookError(problems)
@@ -496,101 +370,6 @@ def limits_of(playbooks: Mapping[str, Playbook], overrides: Mapping[str, float] 
         if name not in limits:
             raise ConfigError(f'no threshold "{clean(name, 60)}"{did_you_mean(name, limits)}')
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ConfigError(f"threshold {name} must be a number, not {_shown(value)}")
+            raise ConfigError(f"threshold {name} must be a number, not {shown(value)}")
         limits[name] = float(value)
     return limits
-
-
-# ---------------------------------------------------------------- the check of the graph
-
-_Complain = Callable[[str, str, str], None]  # (playbook, where, what)
-
-
-def _check_graph(playbooks: Mapping[str, Playbook], complain: _Complain, unread: bool) -> None:
-    """Names that lead nowhere, questions and verdicts that nothing leads to, and ways that never end."""
-    edges: dict[Place, list[Place]] = {}
-    for book in playbooks.values():
-        used = {WEAK}
-        for question in book.questions.values():
-            edges[(book.name, question.name)] = []
-            for answer, arm in question.arms.items():
-                where = f"question {clean(question.name, 60)}, {answer}"
-                used.add(arm.verdict or "")
-                target = place(playbooks, arm)
-                if target is not None:
-                    edges[(book.name, question.name)].append(target)
-                for what in _nowhere(playbooks, book, arm, unread):
-                    complain(book.name, where, what)
-        for spec in book.verdicts.values():
-            for lead in spec.leads:
-                used.add(lead.verdict)
-                if lead.verdict.startswith("inconclusive/") or lead.verdict not in book.verdicts:
-                    hint = did_you_mean(lead.verdict, book.verdicts)
-                    complain(book.name, f"verdict {spec.cause}, leads", f"no verdict {_shown(lead.verdict)}{hint}")
-        if book.start not in book.questions:
-            complain(book.name, "start", f"no question {_shown(book.start)}{did_you_mean(book.start, book.questions)}")
-        if "start" in book.questions and book.start != "start":
-            complain(book.name, "question start", "this name means the first question; call it otherwise")
-        if WEAK not in book.verdicts:
-            complain(book.name, "verdicts", f"{WEAK} missing: what to say when a score is below 0.50")
-        for cause in book.verdicts:
-            if cause not in used:
-                complain(book.name, f"verdict {clean(cause, 60)}", "is unused: no arm leads to it")
-    reached = _reached(edges, [(b.name, b.start) for b in playbooks.values()])
-    for name, question_name in edges:
-        if (name, question_name) not in reached:
-            complain(name, f"question {clean(question_name, 60)}", "is unreachable: nothing leads to it")
-    for cycle in _cycles(edges):
-        shown = " -> ".join(f"{book}:{name}" if book != cycle[0][0] else name for book, name in [*cycle, cycle[0]])
-        complain(cycle[0][0], f"question {cycle[0][1]}", f"the walk would never end: {clean(shown, 300)}")
-
-
-def _nowhere(playbooks: Mapping[str, Playbook], book: Playbook, arm: Arm, unread: bool) -> Iterable[str]:
-    if arm.verdict is not None and arm.verdict not in book.verdicts:
-        yield f"no verdict {_shown(arm.verdict)}{did_you_mean(arm.verdict, book.verdicts)}"
-    if arm.question is not None and arm.playbook not in playbooks:
-        if not unread:  # it may be the one that could not be read
-            yield f"no playbook {_shown(arm.playbook)}{did_you_mean(arm.playbook, playbooks)}"
-    elif arm.question is not None and place(playbooks, arm) is None:
-        names = playbooks[arm.playbook].questions
-        hint = "; a verdict is written {verdict: id/leaf}" if "/" in arm.question else did_you_mean(arm.question, names)
-        yield f"no question {_shown(arm.question)}{hint}"
-    for ruled, _ in arm.rules_out:
-        if "/" in ruled and ruled not in book.verdicts:
-            yield f"rules out {_shown(ruled)}, which is no verdict here{did_you_mean(ruled, book.verdicts)}"
-
-
-def _reached(edges: Mapping[Place, list[Place]], starts: Iterable[Place]) -> set[Place]:
-    reached: set[Place] = set()
-    ahead = list(starts)
-    while ahead:
-        here = ahead.pop()
-        if here not in reached and here in edges:
-            reached.add(here)
-            ahead += edges[here]
-    return reached
-
-
-def _cycles(edges: Mapping[Place, list[Place]]) -> list[list[Place]]:
-    """Every way back to a question that is still open on the way to itself; by a stack, as a file may be long."""
-    found: list[list[Place]] = []
-    done: set[Place] = set()
-    for root in edges:
-        trail: list[Place] = []
-        stack = [(root, iter(edges[root]))] if root not in done else []
-        open_ = {root}
-        trail.append(root)
-        while stack:
-            here, ahead = stack[-1]
-            target = next(ahead, None)
-            if target is None:
-                stack.pop()
-                open_.discard(trail.pop())
-                done.add(here)
-            elif target in open_:
-                found.append(trail[trail.index(target) :])
-            elif target not in done:
-                stack.append((target, iter(edges[target])))
-                trail.append(target)
-                open_.add(target)
-    return found

@@ -9,7 +9,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from triage.tree.walk import ANSWERS, FLOOR, Arm, Place, Playbook, Question, VerdictSpec, place
+from triage.tree.playbook import ANSWERS, Arm, Place, Playbook, Question, VerdictSpec, place
+from triage.tree.walk import FLOOR
 from triage.tree.words import duration, value_text
 
 WIDTH = 80
