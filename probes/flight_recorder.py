@@ -197,6 +197,17 @@ def fold(ranks):
     return ",".join(out)
 
 
+def holds(folded, rank):
+    """Is this rank among the folded members?"""
+    for part in filter(None, folded.split(",")):
+        start, _, rest = part.partition("+")
+        count, _, step = rest.partition("*")
+        away = rank - int(start)
+        if away >= 0 and away % int(step or 1) == 0 and away // int(step or 1) < int(count or 1):
+            return True
+    return False
+
+
 def parse_members(value, cache):
     """Sorted global ranks of `pg_config.ranks`, which is text "[0, 1, 2]" (or, from others, a list); () if unusable."""
     if isinstance(value, str):
@@ -502,6 +513,10 @@ def shapes_text(value):
     """[[8, 4], [2]] -> "8x4,2"; a scalar is "()"; many or long ones are "#count:numbers:crc"."""
     if not isinstance(value, (list, tuple)):
         return ""
+    if len(value) == 1 and type(value[0]) is list and 0 < len(value[0]) <= 4:
+        text = "x".join([str(d) for d in value[0] if type(d) is int and -1 < d < 1 << 40])
+        if text.count("x") == len(value[0]) - 1:
+            return text  # one plain tensor: nearly always
     if value and all(type(v) is int for v in value):
         value = [value]  # a bare shape
     parts, total = [], 0
@@ -522,6 +537,8 @@ def shapes_text(value):
 
 
 def dtypes_text(value):
+    if type(value) is list and len(value) == 1 and type(value[0]) is str and value[0].isalnum():
+        return value[0][:24]
     if isinstance(value, str):
         return clean(value, 24)
     if not isinstance(value, (list, tuple)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import random
+import re
 import socket
 import threading
 from array import array
@@ -204,3 +205,15 @@ def test_the_ring_of_records_keeps_the_newest_2000_and_their_numbers() -> None:
 def test_the_options_are_plain_data() -> None:
     assert json.dumps(DrillOptions().__dict__)
     assert DrillOptions().scenario == "dead-rank" and DrillOptions().after_s == 8
+
+
+def test_the_manual_names_every_scenario_fault_and_source() -> None:
+    from triage.drill.plan import BLINDABLE
+
+    page = (Path(__file__).parents[2] / "man" / "triage-drill.1").read_text().replace("\\-", "-")
+    for row in list_scenarios():
+        assert re.search(rf"^\.BR? {row.scenario}\b", page, re.MULTILINE), row.scenario
+        assert row.fault == "none" or f"{row.fault} )" in page, row.fault
+        assert row.cause.rstrip("./") in page and f"exit {row.exit_code}" in page
+    for source in BLINDABLE:
+        assert f".B {source}\n" in page

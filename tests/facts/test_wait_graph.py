@@ -409,6 +409,23 @@ def test_one_name_for_two_groups_does_not_mix_their_members():
     assert [u.key for u in p.stuck_units] == [("1", "0+2")]
 
 
+def test_pg_status_of_a_group_with_sends_is_no_collective_number():
+    # Only open entries are kept. Rank 2's last work in the default group was send number 900, so its status says 900:
+    # it has not come to collective 195 for that.
+    waits = {0: ["0 195 barrier open"], 1: ["0 195 barrier open"], 3: ["0 p 901 send 3->0 open", "0 195 barrier open"]}
+    records = {r: record(r, lines, wrap=50, only_open=True) for r, lines in waits.items()}
+    idle = record(2, ["0 194 barrier"], wrap=50, only_open=True)
+    idle["groups"] = [{"name": "0", "ranks": "0+4", "status": [900, 900]}]
+    p = draw(decode({**records, 2: idle}))
+    assert 2 in p.absent and not p.device_stuck
+    # ... while in a group without sends it is all that such a dump tells of a member with nothing open there
+    calm = {r: record(r, ["0 195 barrier open"], wrap=50, only_open=True) for r in (0, 1, 3)}
+    idle["groups"][0]["status"] = [194, 194]
+    assert draw(decode({**calm, 2: idle})).roots == {2: "host"}
+    idle["groups"][0]["status"] = [195, 195]
+    assert draw(decode({**calm, 2: idle})).roots == {}
+
+
 def test_hashed_group_names_are_names_like_others():
     groups = {"a1f9c3": ("split", [0, 1]), "0": ("default_pg", [0, 1])}
     p = picture({0: ["a1f9c3 1 all_reduce open"], 1: ["0 1 barrier"]}, groups)

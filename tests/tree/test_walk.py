@@ -292,7 +292,9 @@ def test_below_the_floor_nothing_is_said_and_the_leaf_becomes_an_alternative() -
     assert found.leaf.mitigate == "wait"
     (dropped,) = found.alternatives
     assert (dropped.verdict, dropped.cause, dropped.score) == ("stuck_rank", "stuck_rank/silent", 0.45)
-    assert dropped.why_not.startswith("stuck_rank/silent scores 0.45, below 0.50; base 0.90; -0.15 because ")
+    assert dropped.why_not.startswith(
+        "it would name rank 5 (gpu003); stuck_rank/silent scores 0.45, below 0.50; base 0.90; -0.15 because "
+    )
     assert found.contradictions == (("ras", "waits.absent"),)
     assert found.steps[-1].goto == "stuck_rank/silent"
 

@@ -154,9 +154,13 @@ class GroupInfo:
     complete: bool  # False: nobody told the members, they are those that a dump happens to show
     p2p: bool = False
 
+    said: str = ""
+
     def label(self) -> str:
-        name = f"{self.desc} " if self.desc else ""
-        return f"{name}{{{spoken(self.members)}}}"
+        """`TP {0-7}`, made once: the default group of 8,192 ranks is asked for by each of them."""
+        if not self.said:
+            self.said = f"{self.desc} {{{spoken(self.members)}}}".strip()
+        return self.said
 
 
 @dataclass

@@ -357,8 +357,13 @@ def host_stuck(ev: Evidence) -> Fact:
     def tell(w: Waits, p: Picture) -> Fact:
         ranks = [r for r, kind in sorted(p.roots.items()) if kind == "host" and r not in w.incapable]
         parts = [_part(ev, r, _why_root(w, p, r)) for r in ranks]
+        # gloo records no send or receive (notes/flight-recorder.md 5, p2p): a rank that waits in one looks idle here.
+        blind = [r for r in ranks if r in w.dumps and not w.dumps[r].record.get("lib")]
         return known(
-            parts=parts, text=f"{_ranks_text(ranks)} stuck on the host" if ranks else "", provenance=_seen(ev, ranks)
+            parts=parts,
+            text=f"{_ranks_text(ranks)} stuck on the host" if ranks else "",
+            provenance=_seen(ev, ranks),
+            contradicted_by=("a recorder without NCCL, which leaves sends and receives out,",) if blind else (),
         )
 
     return _with_picture(ev, tell)

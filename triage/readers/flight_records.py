@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from triage.facts.collectives import members
 from triage.model import Sample
 from triage.probes import flight_recorder as probe
 
@@ -117,7 +116,7 @@ def _recognise(name: str, raw: bytes, mtime: float | None, cache: dict[str, tupl
 
 
 def _holds(record: Mapping[str, Any], rank: int) -> bool:
-    return all(rank in members(row["ranks"]) for row in record["groups"] if row.get("ranks"))
+    return all(probe.holds(row["ranks"], rank) for row in record["groups"] if row.get("ranks"))
 
 
 def _families(found: Iterable[_Found]) -> list[str]:

@@ -19,7 +19,7 @@ from triage.errors import ConfigError, UsageError
 from triage.model import Alternative, Command, Culprit, Fact, Part, RuledOut, Unknown, Verdict, WalkStep
 from triage.tree.expr import did_you_mean
 from triage.tree.playbook import ANSWERS, WEAK, Arm, Place, Playbook, Question, VerdictSpec, place
-from triage.tree.words import clean, fact_line, value_text
+from triage.tree.words import clean, fact_line, fold_parts, value_text
 
 CONTRADICTION_COSTS = 0.2
 FLOOR = 0.5
@@ -229,7 +229,9 @@ def _conclude(
     if weak is None:
         raise ConfigError(f"playbook {playbook.name} has no verdict {WEAK}")
     why.insert(0, f"{leaf.cause} scores {score:.2f}, below {FLOOR:.2f}")
-    dropped = Alternative(leaf.id, leaf.cause, score, "; ".join(why))
+    named = _parts(leaf.culprits, facts) or _parts(leaf.involved, facts)
+    who = f"it would name {fold_parts(named)}; " if named else ""
+    dropped = Alternative(leaf.id, leaf.cause, score, who + "; ".join(why))
     verdict = _verdict(weak, facts, "none", 0.0, why)
     return _build(path, playbook, weak, verdict, facts, limits, leaf, dropped=(dropped,))
 
