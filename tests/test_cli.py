@@ -77,9 +77,9 @@ def test_errors_too_are_one_json_document_when_json_was_asked(inventory):
 
 
 def test_no_node_reachable_is_22_and_still_a_whole_report(inventory, tmp_path):
-    from triage.schema import schema
-
     import jsonschema
+
+    from triage.schema import schema
 
     (tmp_path / "known").write_text("")
     key = tmp_path / "key"
@@ -147,9 +147,8 @@ def test_a_site_playbook_with_mistakes_gets_all_of_them_one_a_line(tmp_path):
     path.write_text("playbook: mine\nversion: 1\nstart: a\nquestions:\n  a: {ask: x, when: ranks.ded > 0, yes: b}\n")
     done = triage("playbook", "lint", path)
     assert done.returncode == 3
-    assert (
-        len(done.stderr.splitlines()) > 2 and 'did you mean "ranks.gone"' in done.stderr or "ranks.ded" in done.stderr
-    )
+    assert len(done.stderr.splitlines()) > 2
+    assert 'no fact "ranks.ded"' in done.stderr
 
 
 def test_the_schema_is_valid_json_schema():

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -130,8 +131,8 @@ def test_nothing_of_triage_stays_on_the_nodes(frozen, state):
         left = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                environ = open(f"/proc/{pid}/environ", "rb").read()
-                words = open(f"/proc/{pid}/cmdline", "rb").read()
+                environ = Path(f"/proc/{pid}/environ").read_bytes()
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
             if mark in environ and int(pid) not in mine and b"os.read(0" in words:

@@ -226,7 +226,12 @@ def _args(run: _Run, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         args["kernel"] = {"since": job.attempt.started, "signatures": for_probe("kernel")}
     own = any(s.probe == "joblog" and not s.node and s.status == "ok" for s in run.samples)
     if job.log and not own:  # a log that our own machine can read is not sent for from every node
-        args["joblog"] = {"path": job.log, "signatures": for_probe("joblog"), "since": job.attempt.started, "series": 400}
+        args["joblog"] = {
+            "path": job.log,
+            "signatures": for_probe("joblog"),
+            "since": job.attempt.started,
+            "series": 400,
+        }
     return args
 
 

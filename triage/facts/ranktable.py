@@ -225,7 +225,13 @@ def _row(
     if node_name not in full:
         return RankRow(*base, None, None, f"not all processes of {node_name} are visible to us")
     return RankRow(
-        *base, False, True, f"its process is no longer on {node_name} ({how})", first[1] if first else None, None, exit_code
+        *base,
+        False,
+        True,
+        f"its process is no longer on {node_name} ({how})",
+        first[1] if first else None,
+        None,
+        exit_code,
     )
 
 
