@@ -137,7 +137,7 @@ def drill(
     fault: Annotated[str, typer.Option("--fault", help="Which fault of the scenario.")] = "",
     nodes: Annotated[int, typer.Option("--nodes", help="Fake nodes.")] = 4,
     ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", help="Ranks on each node.")] = 2,
-    speed: Annotated[float, typer.Option("--speed", help="Speed of the straggler; 1 = as fast as the others.")] = 0.88,
+    speed: Annotated[float, typer.Option("--speed", help="Speed of the slow rank as a share of the others, 0.01 to below 1.")] = 0.88,
     after: Annotated[str, typer.Option("--after", help="How long the job trains before it breaks, e.g. 8s.")] = "8s",
     seed: Annotated[Optional[int], typer.Option("--seed", help="Repeat the same names, ports and culprit.")] = None,
     hold: Annotated[

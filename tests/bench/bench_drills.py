@@ -29,6 +29,10 @@ DRILL_S = 180.0  # of the whole drill: something hangs beyond that
 ALLOWED = re.compile(r"^[^/]+/root/tmp/[^/]+/comm/trace_rank_\d+$")
 
 
+BUSY = "the machine was too busy for a step of +12.8 %"
+TRIES = 3
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=20, help="runs of each scenario and fault (default 20)")
@@ -54,7 +58,14 @@ def main() -> int:
         for row in rows:
             name = row.scenario if row.fault in ("", "none") else f"{row.scenario}/{row.fault}"
             seed = options.first_seed + number
-            wrong, figures = one(options, row.scenario, row.fault, seed, schema)
+            for _ in range(TRIES):
+                wrong, figures = one(options, row.scenario, row.fault, seed, schema)
+                if wrong or not figures.get("too_busy"):
+                    break
+                # What triage said was right; the slowdown itself was not the one that the bar is set for.
+                print(f"{name} seed {seed}: {BUSY}: {show(figures)}", file=sys.stderr, flush=True)
+            else:
+                wrong = [f"{BUSY}, {TRIES} times in a row"]
             took[name].append(figures)
             missed[name] += bool(wrong)
             misses += bool(wrong)
@@ -88,7 +99,7 @@ def one(
             command, capture_output=True, text=True, env=os.environ | {"TMPDIR": str(room / "tmp")}, timeout=DRILL_S
         )
     except subprocess.TimeoutExpired:
-        return [f"no end within {DRILL_S:.0f} s"], {"drill_s": DRILL_S, "cpu_s": 0.0}
+        return [f"no end within {DRILL_S:.0f} s; its files: {room}"], {"drill_s": DRILL_S, "cpu_s": 0.0}
     after = os.times()
     figures = {
         "drill_s": time.monotonic() - began,
@@ -98,7 +109,7 @@ def one(
         truth, report = json.loads(truth_file.read_text()), json.loads(done.stdout)
     except (OSError, ValueError):
         said = done.stderr.strip().splitlines()[-1:] or ["nothing"]
-        return [f"exit {done.returncode} and no report; it said: {said[0]}"], figures
+        return [f"exit {done.returncode} and no report; it said: {said[0]}; its files: {room}"], figures
     wrong = judge(report, truth, done.returncode, schema)
     figures["triage_s"] = truth["investigation_s"]
     if report.get("took_s", {}).get("total", 0) > LIMIT_S or truth["investigation_s"] > LIMIT_S:
@@ -106,7 +117,11 @@ def one(
     wrong += left_behind(truth, room / "tmp")
     if scenario == "straggler":
         wrong += slow_as_told(truth, report, figures)
-    shutil.rmtree(room, ignore_errors=True)
+    if wrong:
+        (room / "report.json").write_text(done.stdout)
+        wrong.append(f"report, truth and case: {room}")
+    else:
+        shutil.rmtree(room, ignore_errors=True)
     return wrong, figures
 
 
@@ -168,7 +183,10 @@ def left_behind(truth: dict[str, Any], temporary: Path) -> list[str]:
 
 
 def slow_as_told(truth: dict[str, Any], report: dict[str, Any], figures: dict[str, float]) -> list[str]:
-    """What the slow rank really cost, by the ranks' own records: compute +13.6 %, step >= +12.8 %, output -12 %."""
+    """What the slow rank really cost, by the ranks' own records: compute +13.6 %, step >= +12.8 %, output -12 %.
+
+    Notes in `figures` whether the machine let the drill be that slow (`too_busy`); returns what triage got wrong.
+    """
     steps = {int(rank): rows for rank, rows in truth["steps"].items()}
     rank, peer = truth["culprit"]["rank"], truth["victims"][0]
     fast = [row for row in steps[rank] if row["t_start"] < truth["at"] - 1][1:]  # the first step waits for all to start
@@ -186,12 +204,14 @@ def slow_as_told(truth: dict[str, Any], report: dict[str, Any], figures: dict[st
     wrong = []
     if abs(figures["compute"] - 0.136) > 0.005:
         wrong.append(f"compute of the slow rank is {figures['compute']:+.1%} and not +13.6 %")
-    if figures["step"] < 0.128:
-        wrong.append(f"the whole step is {figures['step']:+.1%}, less than +12.8 %")
-    if abs(figures["output"] + 0.12) > 0.01:
-        wrong.append(f"output is {figures['output']:+.1%} and not -12 % within a point")
-    if abs(figures["told_lost"] - 0.12) > 0.01:
-        wrong.append(f"the report says that {figures['told_lost']:.1%} of the output is lost")
+    if abs(figures["told_step"] - figures["step"]) > 0.01:
+        wrong.append(f"the report says {figures['told_step']:+.1%} for a whole step that is {figures['step']:+.1%}")
+    if abs(figures["told_lost"] + figures["output"]) > 0.01:
+        wrong.append(
+            f"the report says that {figures['told_lost']:.1%} is lost of an output of {figures['output']:+.1%}"
+        )
+    # On a busy machine the collective takes a share of the step that is not slowed; that says nothing of triage.
+    figures["too_busy"] = float(figures["step"] < 0.128 or abs(figures["output"] + 0.12) > 0.01)
     return wrong
 
 
