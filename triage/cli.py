@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -53,6 +55,18 @@ PlaybookOption = Annotated[
     Optional[list[Path]], typer.Option("--playbook", help="A playbook instead of the saved one.")
 ]
 FilesArgument = Annotated[Optional[list[Path]], typer.Argument(help="Playbook files; none = those that ship.")]
+
+
+@app.callback()
+def triage(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    # __main__ answers a bare --version before this is even imported; here it is for --help, and for other places.
+    if version:
+        from triage import __version__
+
+        print(f"triage {__version__}")
+        raise typer.Exit
 
 
 @app.command("frozen-job")
@@ -116,7 +130,7 @@ def replay(
     """Conclude again from a saved case: the same report, byte for byte, with the same playbook."""
     from triage import case as cases
     from triage import config, investigate
-    from triage.inputs import playbook_texts
+    from triage.inputs import replacements
 
     settings = config.load({"state_dir": state_dir})
     folder = cases.find(settings.value("state_dir"), case)
@@ -127,7 +141,11 @@ def replay(
     content = cases.read(folder)
     if content.skipped:
         say(f"{folder.name}: {content.skipped} lines of samples.jsonl are no samples and were skipped")
-    result = investigate.replay(content, playbooks=playbook_texts(playbook or []), until=until)
+    say(f"replay of {folder.name}: times are of then, nothing is asked of any node")
+    result = investigate.replay(content, playbooks=replacements(playbook or [], content.playbooks), until=until)
+    asked = {name for step in result.report.walk for name in (step.question, f"{step.playbook}:{step.question}")}
+    if until and until not in asked:
+        say(f"the walk ended before it came to {until}: this is its whole conclusion")
     _answer(result, output, color, explain)
 
 
@@ -137,9 +155,11 @@ def drill(
     fault: Annotated[str, typer.Option("--fault", help="Which fault of the scenario.")] = "",
     nodes: Annotated[int, typer.Option("--nodes", help="Fake nodes.")] = 4,
     ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", help="Ranks on each node.")] = 2,
-    speed: Annotated[float, typer.Option("--speed", help="Speed of the slow rank as a share of the others, 0.01 to below 1.")] = 0.88,
+    speed: Annotated[
+        float, typer.Option("--speed", help="Speed of the slow rank as a share of the others, 0.01 to below 1.")
+    ] = 0.88,
     after: Annotated[str, typer.Option("--after", help="How long the job trains before it breaks, e.g. 8s.")] = "8s",
-    seed: Annotated[Optional[int], typer.Option("--seed", help="Repeat the same names, ports and culprit.")] = None,
+    seed: Annotated[Optional[int], typer.Option("--seed", help="Repeat the same names and culprit.")] = None,
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the cluster up and print the line to diagnose it.")
     ] = False,
@@ -156,6 +176,8 @@ def drill(
     list_: Annotated[bool, typer.Option("--list", help="List scenarios and faults with what triage must say.")] = False,
 ) -> None:
     """Break a real training job on an embedded cluster, and run frozen-job against it."""
+    from dataclasses import replace
+
     from triage.drill import run as drills
     from triage.drill.table import table
 
@@ -171,7 +193,9 @@ def drill(
 
         flags = {"inventory": str(inventory), "profile": str(profile), "state_dir": state_dir}
         found = find_job(job_id, None, flags, warn=say)
-        result = investigate.live(found.job, options("frozen-job", found, poke=True, run_s=None, say=say))
+        chosen = options("frozen-job", found, poke=True, run_s=None, say=say)
+        # The cluster is gone when the report is read: it prints no line that would ask it again.
+        result = investigate.live(found.job, replace(chosen, again=""))
         _print(result, output, color, explain)
         return result.report.exit_code
 
@@ -225,7 +249,7 @@ def say(line: str) -> None:
     """Progress and warnings: stderr only, one line each."""
     from triage.render.clean import clean
 
-    print(f"triage: {clean(line)}", file=sys.stderr, flush=True)
+    print(f"triage: {clean(line, 800)}", file=sys.stderr, flush=True)
 
 
 def _answer(result: Result, output: Output, color: Color, explain: bool) -> None:
@@ -262,7 +286,13 @@ def run(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, 130, argv)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it ends
         return 0
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return _fail(f"the answer could not be written: {error.strerror}", 1, [])
+        return _unexpected(error, argv)
     except Exception as error:
         return _unexpected(error, argv)
 
@@ -270,12 +300,15 @@ def run(argv: list[str]) -> int:
 def _unexpected(error: Exception, argv: list[str]) -> int:
     # typer vendors click from 0.26 on and imports the real one before: its usage errors are known by their shape.
     show: Callable[[], str] | None = getattr(error, "format_message", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and show is not None:
+        print(show(), file=sys.stderr)
+        return 2
     if show is not None:
         code = getattr(error, "exit_code", 2)
-        return _fail(f"{show()} (see triage --help)", code if isinstance(code, int) else 2, argv)
+        path = getattr(getattr(error, "ctx", None), "command_path", "triage")
+        return _fail(f"{show()} (see {path} --help)", code if isinstance(code, int) else 2, argv)
     if type(error).__name__ == "Abort":
         return _fail(INTERRUPTED, 130, argv)
-    import os
     import traceback
 
     if os.environ.get("TRIAGE_DEBUG"):

@@ -138,7 +138,7 @@ def _report(
         culprits=found.culprits,
         victims=found.victims,
         evidence=evidence_lines(ev, facts, found),
-        findings=(*findings(ev, facts, found), *_overrides(case, books)),
+        findings=(*findings(case, ev, facts, found), *_overrides(case, books)),
         ruled_out=found.ruled_out,
         alternatives=found.alternatives,
         unknown=unknowns(case, facts, found),

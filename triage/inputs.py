@@ -137,6 +137,8 @@ def _profile(settings: Config) -> str:
 def options_for_files(command: str, flags: Mapping[str, str | None], warnings: Sequence[str], say: Say) -> Options:
     """The options of a run over files: no transport, nothing to ask."""
     settings = config.load(flags)
+    for line in (*settings.warnings, *warnings):
+        say(line)
     return Options(
         command=command,
         transport="files",
@@ -155,14 +157,23 @@ def dumps(folder: str) -> tuple[Job, list[Sample], float, list[str]]:
     """A folder of flight-recorder dumps as a job of unknown state with one sample; the time of its newest line; warnings."""
     from triage.readers.flight_records import read_folder
 
+    if not folder:
+        raise UsageError("explain: give the folder that holds the dumps; . is the current one")
     reading = read_folder(_files(Path(folder)))
+    twice = [name for name, why in reading.unrecognised if why.startswith("a second dump of rank")]
+    folders = {os.path.dirname(name) for name in (*reading.recognised, *twice)}
+    if twice and len(folders) > 1:
+        listed = ", ".join(sorted(os.path.join(folder, name) for name in folders)[:6])
+        raise UsageError(
+            f"{folder}: the same ranks have dumps in several folders (another incident each?). Give one: {listed}"
+        )
     if not reading.recognised:
         names = "; ".join(f"{name}: {why}" for name, why in reading.unrecognised[:3]) or "it is empty"
         raise UsageError(f"{folder}: no flight-recorder dump in it ({names}); expected names such as _dump_3")
     warnings = [f"{len(reading.recognised)} dumps read, ranks {_ranges(reading.ranks)}"]
-    warnings += [f"{name}: not read: {why}" for name, why in reading.unrecognised[:8]]
-    if len(reading.unrecognised) > 8:
-        warnings.append(f"and {len(reading.unrecognised) - 8} more files were not read")
+    warnings += [f"{name}: not read: {why}" for name, why in reading.unrecognised[:4]]
+    if len(reading.unrecognised) > 4:
+        warnings.append(f"and {len(reading.unrecognised) - 4} more files were not read")
     job = Job(os.path.basename(os.path.abspath(folder)), "files", (), state="unknown", attempt=Attempt())
     return job, [reading.sample], _newest(reading.sample), warnings
 
@@ -216,34 +227,70 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes, float]]:
 
 def playbook_texts(paths: Sequence[Path]) -> dict[str, str]:
     """Playbook files by the name that they carry inside (`playbook: frozen-job`)."""
+    return {name: text for name, _, text in _named(paths)}
+
+
+def _named(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
+    """(name inside, path, text) of playbook files; raises ConfigError with a line for each that is none."""
     from triage.tree.strict_yaml import read_yaml
 
-    texts: dict[str, str] = {}
+    found: list[tuple[str, str, str]] = []
+    problems: list[str] = []
     for path in paths:
-        text = text_of(str(path), "playbook")
-        document = read_yaml(text)
+        try:
+            text = text_of(str(path), "playbook")
+            document = read_yaml(text)
+        except ConfigError as error:
+            said = str(error)
+            problems.append(said if str(path) in said else f"{path}: {said}")
+            continue
         name = document.get("playbook") if isinstance(document, dict) else None
-        if not isinstance(name, str):
-            raise ConfigError(f"{path}: it does not say `playbook: NAME`")
-        texts[name] = text
+        if isinstance(name, str):
+            found.append((name, str(path), text))
+        else:
+            problems.append(f"{path}: it does not say `playbook: NAME`, so it is no playbook")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return found
+
+
+def replacements(paths: Sequence[Path], saved: Mapping[str, str]) -> dict[str, str]:
+    """Playbooks that take the place of a case's own; one that would replace nothing is a mistake."""
+    texts = playbook_texts(paths)
+    for name in texts:
+        if name not in saved:
+            known = ", ".join(sorted(set(saved) - {"costs"}))
+            raise UsageError(
+                f"playbook {name} takes the place of none of the case's ({known}); its `playbook:` line names it"
+            )
     return texts
 
 
 def _load(texts: Mapping[str, str]) -> Any:
+    """File name -> text, all checked together."""
     from triage.facts import registry
     from triage.tree.load import load_set
 
-    trees = {f"{name}.yaml": text for name, text in texts.items() if name != "costs"}
-    return load_set(trees, registry.catalogue(), probe_names())
+    return load_set(texts, registry.catalogue(), probe_names())
+
+
+def _shipped() -> dict[str, str]:
+    return {f"{name}.yaml": text for name, text in shipped_playbooks().items() if name != "costs"}
 
 
 def playbook_lines() -> list[str]:
     """One line a playbook: its name, version and size."""
-    books = _load(shipped_playbooks())
     return [
         f"{name}  version {book.version}, {len(book.questions)} questions, {len(book.verdicts)} verdicts"
-        for name, book in sorted(books.items())
+        for name, book in sorted(_load(_shipped()).items())
     ]
+
+
+def _with(files: Sequence[tuple[str, str, str]]) -> Any:
+    """What ships with these files in the place of those that they name; messages name the files as given."""
+    own = {f"{name}.yaml" for name, _, _ in files}
+    texts = {name: text for name, text in _shipped().items() if name not in own}
+    return _load({**texts, **{path: text for _, path, text in files}})
 
 
 def playbook_drawing(name: str) -> str:
@@ -251,22 +298,21 @@ def playbook_drawing(name: str) -> str:
     from triage.tree.expr import did_you_mean
     from triage.tree.show import show
 
-    texts = shipped_playbooks()
-    if name not in texts and Path(name).is_file():
-        added = playbook_texts([Path(name)])
-        texts.update(added)
-        name = next(iter(added))
-    books = _load(texts)
-    if name not in books:
+    files = _named([Path(name)]) if Path(name).is_file() else []
+    books = _with(files)
+    wanted = files[0][0] if files else name
+    if wanted not in books:
         raise UsageError(f'no playbook "{name}"{did_you_mean(name, books)}')
-    return show(books[name])
+    return show(books[wanted], books)
 
 
 def playbook_check(paths: Sequence[Path]) -> list[str]:
-    """Check files (with those that ship, which they may replace or lead to); raises ConfigError with every problem."""
-    books = _load({**shipped_playbooks(), **playbook_texts(paths)})
-    return [f"{name}: no problem in {len(book.questions)} questions and {len(book.verdicts)} verdicts"
-            for name, book in sorted(books.items())]  # fmt: skip
+    """Check files together with those that ship, which they may replace or lead to. ConfigError has every problem."""
+    files = _named(paths)
+    books = _with(files)
+    names = [name for name, _, _ in files] or sorted(books)
+    return [f"{name}: no problem in {len(books[name].questions)} questions and {len(books[name].verdicts)} verdicts"
+            for name in names]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ words

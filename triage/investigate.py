@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ CONNECT_S, LOOK_A_S, LOOK_B_S, COSTLY_S = 10.0, 15.0, 10.0, 20.0
 WINDOW_MIN_S, WINDOW_MAX_S, WINDOW_UNKNOWN_S, WINDOW_STEPS = 1.0, 20.0, 8.0, 3.0
 RUN_S, RUN_LARGE_S, LARGE_NODES = 60.0, 120.0, 128
 LOG_PATIENCE_S = 4.0
+
+LOOKS = {"A": "first look", "B": "second look", "C": "flight recorders read"}
 
 CHEAP_A = ("reach", "ranks", "kernel", "nic", "steps")
 CHEAP_B = ("ranks", "nic", "steps")
@@ -98,8 +101,9 @@ class _Run:
         self.books = dict(options.playbooks) or shipped_playbooks()
         self.probes = probe_names()
         self.case_id = new_id(job.id, time.time())
-        self.writer = CaseWriter(self._folder())
+        # Playbooks and profile are checked before anything is written or asked.
         self.limits = limits_of(playbooks_of(self._case(), self.probes), thresholds(options.profile))
+        self.writer = CaseWriter(self._folder())
         self.save(complete=False)
 
     def _folder(self) -> Path:
@@ -107,14 +111,15 @@ class _Run:
         try:
             if base and ownfiles.writable_folder(str(Path(base, "cases"))):
                 return Path(base, "cases", self.case_id)
-            self.warnings.append(
-                f"the state folder {base or '(none)'} is not writable; the case goes to a private folder"
-            )
+            self.warn(f"the state folder {base or '(none)'} is not writable; the case goes to a private folder")
         except ownfiles.TooSlow as error:
-            self.warnings.append(f"{error}: shared storage may be stuck; the case goes to a private folder")
-        import tempfile
-
+            self.warn(f"{error}: shared storage may be stuck; the case goes to a private folder")
         return Path(tempfile.mkdtemp(prefix="triage-")) / self.case_id
+
+    def warn(self, line: str) -> None:
+        """Told now, and kept for the report."""
+        self.warnings.append(line)
+        self.options.say(line)
 
     def left(self) -> float:
         return max(0.0, self.limit - (time.monotonic() - self.begun))
@@ -161,14 +166,14 @@ def live(job: Job, options: Options) -> Result:
     from triage.gather import Fleet, Progress
     from triage.transports import base, payload
 
-    run = _Run(job, options)
     say = options.say
+    transport = base.load(options.transport, options.transport_options)  # a missing key leaves no case behind
+    run = _Run(job, options)
     load = payload.build(run.probes, deadline_s=run.limit + 5.0)
-    transport = base.load(options.transport, options.transport_options)
 
     def progress(step: Progress) -> None:
-        if step.done == step.of:
-            say(f"{step.step}: {step.done} of {step.of} nodes")
+        if step.done == step.of and step.step in LOOKS:
+            say(f"{LOOKS[step.step]} done")
 
     fleet = Fleet(job.nodes, transport, load, on_sample=run.keep, on_progress=progress)
     try:
@@ -176,6 +181,7 @@ def live(job: Job, options: Options) -> Result:
         outcome, case = _walk_on(run, fleet)
     except BaseException:
         run.save(complete=False)  # what was seen can still be replayed
+        say(f"case {run.writer.folder} (not complete)")
         raise
     finally:
         fleet.close()
@@ -203,8 +209,8 @@ def _gather(run: _Run, fleet: Any) -> None:
     change = evidence.derive(job_change)
     step = change.now if change else None
     say(first_line(evidence, len(answered), step))
-    if not answered:
-        return
+    if not answered and not run.job.log:
+        return  # nothing will move that we could see
     window = WINDOW_UNKNOWN_S if step is None else min(max(WINDOW_STEPS * step, WINDOW_MIN_S), WINDOW_MAX_S)
     since = time.monotonic()
     time.sleep(min(window, run.left()))
@@ -277,7 +283,7 @@ def first_line(evidence: Evidence, answered: int, step: float | None) -> str:
     age = other(evidence, "progress.stall_age_s")
     words = [f"job {evidence.job.id} {evidence.job.state}", f"{answered} of {len(evidence.job.nodes)} nodes answered"]
     if last.known:
-        words.append(f"last step {last.value}" + (f" {age.value:.0f}s ago" if isinstance(age.value, float) else ""))
+        words.append(f"last step {last.value}" + (f", {age.value:.0f}s ago" if isinstance(age.value, float) else ""))
     if step is not None:
         words.append(f"{step:.3g}s a step")
     if evidence.job.deadline is not None:

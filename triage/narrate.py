@@ -31,17 +31,15 @@ FINDINGS = (
     ("ranks.gone", "process", "is gone"),
 )
 
-# What would tell a fact that is unknown. {job} is the job id, {node} and {pid} the first suspect's, quoted.
+# What would tell a fact that is unknown. {again} is the line that looks again, {node} and {pid} the first suspect's.
 LEARN = {
     "hard.events": ("Whether the kernel or the launcher ended a rank", "ssh {node} sudo dmesg -T | tail -100"),
     "seen.kernel_log": ("Kernel events at the time of the stall", "ssh {node} sudo dmesg -T | tail -100"),
     "ranks.gone": ("Which rank processes still exist", "ssh {node} ps -eo pid,stat,etimes,args --sort=etimes"),
     "waits.roots": ("Which rank the others wait for", "ssh {node} py-spy dump --pid {pid}"),
-    "waits.cycle": ("Whether ranks wait for each other", "ssh {node} py-spy dump --pid {pid}"),
-    "waits.mismatch": ("Whether ranks called different collectives", "ssh {node} py-spy dump --pid {pid}"),
     "waits.host_stuck": ("Where the suspect stands in its program", "ssh {node} py-spy dump --pid {pid}"),
-    "progress.advancing": ("Whether the job moves", "triage frozen-job {job}"),
-    "pace.slow": ("Each rank's own compute time", "man triage-drill  # STEP RECORDS: how a job can write them"),
+    "progress.advancing": ("Whether the job moves", "{again}"),
+    "pace.slow": ("How a job can write each rank's own compute time", "man triage-probes  # steps"),
     "links.down_now": ("The state of the job's ports", "ssh {node} ip -s link; ssh {node} ibstat"),
 }
 
@@ -59,12 +57,13 @@ def evidence_lines(ev: Evidence, facts: Mapping[str, Fact], found: Conclusion) -
             continue
         where = fact.provenance[0] if fact.provenance else None
         part = fact.parts[0] if len(fact.parts) == 1 else None
+        told_by = {source.node for source in fact.provenance}
         lines.append(
             EvidenceLine(
                 fact=name,
                 text=clean(fact_text(fact), 400),
                 side="for",
-                node=part.node if part else where.node if where else None,
+                node=part.node if part else where.node if where and len(told_by) == 1 else None,
                 rank=part.rank if part else None,
                 probe=where.probe if where else None,
                 at=iso(where.at) if where else None,
@@ -72,7 +71,8 @@ def evidence_lines(ev: Evidence, facts: Mapping[str, Fact], found: Conclusion) -
             )
         )
     lines += [
-        EvidenceLine(name, f"{clean(source, 80)} says otherwise", "against") for source, name in found.contradictions
+        EvidenceLine(name, f"{name} is doubtful: {clean(source, 120)}", "against")
+        for source, name in found.contradictions
     ]
     return tuple(lines[:MOST])
 
@@ -87,10 +87,15 @@ def fact_text(fact: Fact) -> str:
     return f"{fact.name} = {with_unit(fact)}"
 
 
-def findings(ev: Evidence, facts: Mapping[str, Fact], found: Conclusion) -> tuple[Finding, ...]:
+def findings(case: CaseFile, ev: Evidence, facts: Mapping[str, Fact], found: Conclusion) -> tuple[Finding, ...]:
     """True, worth knowing, and not the cause."""
     blamed = {(part.kind, part.node, part.rank, part.nic) for part in found.culprit_parts}
     out: list[Finding] = []
+    if not case.complete:
+        out.append(
+            Finding("interrupted", None, "the run was interrupted; only what was seen until then is judged here")
+        )
+    out += [Finding("note", None, clean(line, 300)) for line in case.warnings[:MOST]]
     for name, cls, words in FINDINGS:
         fact = facts.get(name)
         parts = [p for p in fact.parts if (p.kind, p.node, p.rank, p.nic) not in blamed] if fact else []
@@ -117,13 +122,15 @@ def unknowns(case: CaseFile, facts: Mapping[str, Fact], found: Conclusion) -> tu
             share = f"{1 - fact.value:.0%} of the kernel logs could not be read"
             missing.setdefault(name, Unknown(name, share))
     node, pid = _suspect(case, facts, found)
-    out = []
+    out: list[Unknown] = []
     for name, unknown in missing.items():
         tells, command = LEARN.get(name, (unknown.tells, None))
         run = None
-        has = {"{node}": node, "{pid}": pid, "{job}": case.job.scheduler != "files"}
+        has = {"{node}": node, "{pid}": pid, "{again}": case.again}
         if command is not None and all(value for slot, value in has.items() if slot in command):
-            run = command.format(node=shlex.quote(node or ""), pid=pid, job=shlex.quote(case.job.id))
+            run = command.format(node=shlex.quote(node or ""), pid=pid, again=case.again)
+            if any(run == other.run for other in out):
+                run = None  # one command tells several things; it is printed once
         out.append(Unknown(name, clean(unknown.why, 200), tells, run))
     return tuple(out[:MOST])
 
@@ -205,6 +212,8 @@ def commands(case: CaseFile, ev: Evidence, found: Conclusion, mitigation: Mappin
                     "seconds",
                 )
             )
+    if found.verdict.id == "inconclusive" and found.verdict.fail == "stop":
+        out += _collect(case, ev)
     if case.again:
         out.append(Command("see whether it is still true before you act", case.again, "reads only", "under a minute"))
     recommended = mitigation.get("recommended") or {}
@@ -213,3 +222,34 @@ def commands(case: CaseFile, ev: Evidence, found: Conclusion, mitigation: Mappin
             Command(str(recommended.get("action")), str(recommended["command_hint"]), "changes the job", "see above")
         )
     return tuple(out[:MOST])
+
+
+def _collect(case: CaseFile, ev: Evidence) -> list[Command]:
+    """What an inconclusive freeze should leave behind before anybody restarts: where every rank stands."""
+    pids: dict[str, list[int]] = {}
+    for row in ev.derive(rank_table).rows.values():
+        if row.alive and row.node and row.pid:
+            pids.setdefault(row.node, []).append(row.pid)
+    out: list[Command] = []
+    for node, ranks in list(pids.items())[:3]:
+        loop = f"for p in {' '.join(map(str, ranks[:64]))}; do py-spy dump --pid $p; done"
+        more = f"; likewise on {len(pids) - 3} more nodes" if len(pids) > 3 and not out else ""
+        out.append(
+            Command(
+                f"save where every rank of {clean(node, 80)} stands in its program{more}",
+                f"ssh {shlex.quote(node)} {shlex.quote(loop)}",
+                "reads the processes, each pauses for some milliseconds",
+                "seconds",
+            )
+        )
+    if case.job.scheduler == "files":
+        out.append(
+            Command(
+                "take a second dump of every rank, some seconds after the first: what moved is slow, what stood is stuck",
+                'for f in "$TORCH_NCCL_DEBUG_INFO_PIPE_FILE"*.pipe; do '
+                'printf 1 | timeout 2 dd of="$f" oflag=nonblock conv=notrunc; done',
+                "overwrites the ranks' dump files; copy the first ones away before",
+                "seconds, on each node",
+            )
+        )
+    return out

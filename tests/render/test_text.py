@@ -208,7 +208,7 @@ def test_no_string_of_a_node_breaks_the_page(s: str, number: float, width: int) 
         assert width_of(line) <= width, line
         assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in line), line
     assert told.startswith("VERDICT")
-    assert told.count("\nVERDICT") == 0
+    assert told.count("\nVERDICT") == 1  # its own repetition at the end; no string forges another
 
 
 @pytest.mark.parametrize("s", PAINT)

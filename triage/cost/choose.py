@@ -94,7 +94,7 @@ def _collect(request: PlanRequest, profile: CostProfile) -> Advice:
     margin = _before(request, profile)
     if margin is not None:
         until = min(until, margin)
-    if request.state not in ("frozen", "unknown"):
+    if request.state != "frozen":  # no stall was seen: nothing to restart for
         return Advice("S1", "collect", "now", until, priced=False)
     condition = "no step has completed and no cause is found: restart from the last checkpoint, exclude no node"
     then = Next("S4", max(0.0, until - request.observed) / 60.0, until, condition)

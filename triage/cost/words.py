@@ -55,7 +55,10 @@ def _loss_lines(request: PlanRequest, profile: CostProfile, loss: Loss) -> list[
     lines = []
     since = f" since {clock(request.onset)} ({span(loss.elapsed_min)})" if loss.elapsed_min is not None else ""
     if loss.increase is None:
-        lines.append(f"Frozen{since or ', since when is not known'}: the whole output is lost.")
+        if request.state == "unknown":
+            lines.append("If it stands still, which one look cannot tell, the whole output is lost.")
+        else:
+            lines.append(f"Frozen{since or ', since when is not known'}: the whole output is lost.")
     elif request.t0_s and request.t1_s:
         lines.append(
             f"Steps {request.t0_s:.3g} s -> {request.t1_s:.3g} s (+{percent(loss.increase)}){since}. "
@@ -98,9 +101,9 @@ def _restart_lines(
     again = profile.quantity("restart_min")
     base = f"A restart takes {plain(again.value or 0.0)} min ({again.told()})"
     interval = profile.quantity("checkpoint_interval_min")
-    age, guess = f"{plain(restart.interval_min / 2)} min", []
+    age = f"{plain(restart.interval_min / 2)} min"
     if restart.age_min is None:
-        guess = [f"Its age is not known: half of the interval, {plain(restart.interval_min)} min ({interval.told()})."]
+        age += f" (assumed: half of the interval of {plain(restart.interval_min)} min, {interval.told()})"
     else:
         step = f" (step {request.checkpoint_step})" if request.checkpoint_step is not None else ""
         age = f"{plain(restart.age_min)} min{step}"
@@ -108,13 +111,12 @@ def _restart_lines(
     if request.case == "may_heal":
         return [
             f"{base} and throws away the work since the last checkpoint, {age}: {total} job-minutes.",
-            *guess,
             f"What heals by itself does so in {plain(profile.number('flap_mean_min'))} min on average "
             f"({profile.quantity('flap_mean_min').told()}): the wait is bounded by both.",
         ]
     if loss.lost is not None and loss.lost >= 1.0:
-        lines = [f"{base}; the work since the last checkpoint, {age}, is lost either way.", *guess]
-        if request.case == "dead":
+        lines = [f"{base}; the work since the last checkpoint, {age}, is lost either way."]
+        if request.case == "dead" and request.state != "unknown":
             lines.append("Waiting cannot bring it back: the restart is due at once.")
         return lines
     way = (restart.overhead.value or 0.0) - (again.value or 0.0)
@@ -126,7 +128,6 @@ def _restart_lines(
     lines = [f"{base} + {ways[restart.choice]} = {total} job-minutes."]
     if restart.choice == "wait_next":
         lines.append(f"The last checkpoint is {age} old: restarting from it would cost more.")
-    lines += guess
     s4 = next(o for o in options if o.id == "S4")
     if loss.lost:
         pays = break_even(restart.overhead.value or 0.0, loss.lost, 0.0)
@@ -162,6 +163,8 @@ def summary(request: PlanRequest, advice: Advice, restart: RestartPrice, exclude
             return f"S1: wait until {clock(advice.wait_until)}, then restart if still frozen."
         if advice.following is not None and advice.following.in_min is not None:
             return f"S1: keep it running; {advice.following.strategy} is justified in {span(advice.following.in_min)}."
+        if request.fail == "slow":
+            return "S1: keep it running; look again in 10 min."
         return "S1: keep it running." if advice.wait_until is None else f"S1: wait, until {clock(advice.wait_until)}."
     if action == "rebalance":
         return "S2: re-balance the micro-batches now; run triage again in 10 min."

@@ -263,3 +263,6 @@ def system_environment() -> dict[str, str]:
     """The few names of our own environment that a rank may inherit. Nothing else: it could say what this is."""
     names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH")
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+BACKENDS: dict[str, type[Processes]] = {"processes": Processes}

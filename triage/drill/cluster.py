@@ -25,12 +25,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from triage.drill.backends import Backend, Host, Processes, key_pair
+from triage.drill.backends import BACKENDS, Backend, Host, key_pair
 from triage.drill.plan import CLUSTER, Plan, folded, make_plan
 from triage.drill.scenarios import Fault, did_you_mean, ground_truth, message
 from triage.errors import UsageError
 
-BACKENDS = {"processes": Processes}
 FLOOR_S = 5  # the drill's profile: a job is called frozen after this, not after a minute (DESIGN section 2)
 HISTORY = 400
 

@@ -132,6 +132,15 @@ class Plan:
         return env
 
 
+def check_shape(nodes: int, ranks_per_node: int) -> None:
+    """Raises UsageError for a number of nodes and ranks that cannot be built."""
+    if not 1 <= nodes <= MOST_NODES or ranks_per_node < 1 or nodes * ranks_per_node > MOST_RANKS:
+        raise UsageError(
+            f"drill: {nodes} nodes of {ranks_per_node} ranks cannot be built (1-{MOST_NODES} nodes, up to"
+            f" {MOST_RANKS} ranks): choose --nodes and --ranks-per-node within that"
+        )
+
+
 def make_plan(
     folder: Path,
     *,
@@ -145,11 +154,7 @@ def make_plan(
     now: float | None = None,
 ) -> Plan:
     """A plan from a seed: the same seed gives the same names. Raises UsageError for a shape that cannot be built."""
-    if not 1 <= nodes <= MOST_NODES or ranks_per_node < 1 or nodes * ranks_per_node > MOST_RANKS:
-        raise UsageError(
-            f"drill: {nodes} nodes of {ranks_per_node} ranks cannot be built (1-{MOST_NODES} nodes, up to"
-            f" {MOST_RANKS} ranks): choose --nodes and --ranks-per-node within that"
-        )
+    check_shape(nodes, ranks_per_node)
     if compute_ms <= 0:
         raise UsageError(f"drill: {compute_ms} ms of compute a step is no step: give a positive number")
     rng = random.Random(seed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import signal
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from triage.drill.plan import BLINDABLE
+from triage.drill.plan import BLINDABLE, check_shape
 from triage.drill.scenarios import Fault, did_you_mean, find, list_scenarios
 from triage.errors import TriageError, UsageError
 
@@ -96,6 +97,13 @@ def run_drill(
 
 def check(options: DrillOptions, fault: Fault) -> None:
     """Everything that can be refused before anything starts."""
+    from triage.drill.backends import BACKENDS
+
+    check_shape(options.nodes, options.ranks_per_node)
+    if options.backend not in BACKENDS:
+        raise UsageError(
+            f"drill: no backend is called {options.backend}{did_you_mean(options.backend, list(BACKENDS))}"
+        )
     for source in options.blind:
         if source not in BLINDABLE:
             raise UsageError(f"drill: no source is called {source}{did_you_mean(source, list(BLINDABLE))}")
@@ -170,8 +178,16 @@ def hold(cluster: Cluster, truth: dict[str, Any], options: DrillOptions) -> None
 
 def hold_line(cluster: Cluster) -> str:
     """The exact command that investigates this cluster from another terminal."""
-    words = ["triage", "frozen-job", cluster.job_id, "--inventory", str(cluster.inventory_path)]
+    words = [*own_name(), "frozen-job", cluster.job_id, "--inventory", str(cluster.inventory_path)]
     return shlex.join([*words, "--profile", str(cluster.profile_path)])
+
+
+def own_name() -> list[str]:
+    """How this program was called, so that the line works where it is pasted: a venv's triage is on no PATH."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return [sys.executable, "-m", "triage"]
+    return [str(called.absolute())] if called.name == "triage" and os.sep in sys.argv[0] else ["triage"]
 
 
 def write_truth(options: DrillOptions, truth: dict[str, Any]) -> None:

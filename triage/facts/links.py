@@ -45,15 +45,15 @@ def down_now(ev: Evidence) -> Fact:
     parts, seen, told = [], [], 0
     for node, nic, before, sample in _ports(ev, fabric=True):
         state = is_down(nic)
-        if state is None:
+        if state is None or before is None:  # one look may have met a flap that is over
             continue
         told += 1
-        if state and before is not None and is_down(before):
+        if state and is_down(before):
             name = str(nic.get("name"))
             parts.append(Part("nic", node=node, nic=name, why=f"{name} of {node} has no link in both looks"))
             seen.append(sample)
     if not told:
-        return unknown("no node told the state of a port that the job is known to use")
+        return unknown("no port that the job is known to use was seen in both looks")
     return known(parts=parts, provenance=ev.seen(*seen[:8]))
 
 

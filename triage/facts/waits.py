@@ -363,7 +363,7 @@ def host_stuck(ev: Evidence) -> Fact:
             parts=parts,
             text=f"{_ranks_text(ranks)} stuck on the host" if ranks else "",
             provenance=_seen(ev, ranks),
-            contradicted_by=("a recorder without NCCL, which leaves sends and receives out,",) if blind else (),
+            contradicted_by=("records without NCCL leave sends and receives out",) if blind else (),
         )
 
     return _with_picture(ev, tell)

@@ -39,15 +39,18 @@ class _Page:
         self.lines.append((self.label(name, style) + cut(text, room - width_of(tail)) + tail).rstrip())
 
     def section(self, name: str, entries: Iterable[str], mark: str = "") -> None:
-        """Each entry wrapped behind `mark`; the label stands at the first. Nothing at all without entries."""
-        first = True
+        """A blank line, then each entry wrapped behind `mark`; the label stands at the first. Nothing without entries."""
+        held = list(entries)
+        if held:
+            self.lines.append("")
+            self.block(name, held, mark)
+
+    def block(self, name: str, entries: Iterable[str], mark: str = "") -> None:
+        head = self.label(name)
         for entry in entries:
-            if first:
-                self.lines.append("")
-            for i, line in enumerate(wrap(entry, self.width - _GUTTER, mark, " " * len(mark))):
-                head = self.label(name) if first else " " * _GUTTER
+            for line in wrap(entry, self.width - _GUTTER, mark, " " * len(mark)):
                 self.lines.append((head + line).rstrip())
-                first = first and i < 0
+                head = " " * _GUTTER
 
     def shell(self, command: str) -> None:
         self.lines.extend(wrap_shell(clean_command(command), self.width))
@@ -70,6 +73,13 @@ def render(report: Report, *, color: bool = False, width: int = 80, explain: boo
 
 
 def _head(page: _Page, report: Report) -> None:
+    _verdict(page, report)
+    _do_this(page, report)
+    page.one_line("DEADLINE", _nearest(report.deadlines, live=report.job.get("scheduler") != "files"))
+    page.section("JOB", [_job(report), f"{clean(report.verdict.cause)}, score {report.verdict.score:.2f}"])
+
+
+def _verdict(page: _Page, report: Report) -> None:
     verdict = report.verdict
     who = folding.parts([c for c in report.culprits if c.role == "culprit"])
     involved = folding.parts([c for c in report.culprits if c.role != "culprit"])
@@ -83,22 +93,21 @@ def _head(page: _Page, report: Report) -> None:
     tail = (f": {cut(named, max(room - width_of(title), 3 * room // 4))}" if named else "") + sure
     style = _BLUE if report.exit_code == 0 else _ORANGE
     page.one_line("VERDICT", title, tail, style)
-    _do_this(page, report)
-    page.one_line("DEADLINE", _nearest(report.deadlines))
-    page.section("JOB", [_job(report), f"{clean(verdict.cause)}, score {verdict.score:.2f}"])
 
 
 def _do_this(page: _Page, report: Report) -> None:
     page.one_line("DO THIS", clean(_get(report.mitigation, "recommended", "summary") or "see COMMANDS"), style=_BLUE)
 
 
-def _nearest(deadlines: tuple[Deadline, ...]) -> str:
+def _nearest(deadlines: tuple[Deadline, ...], live: bool = True) -> str:
     timed = sorted((d for d in deadlines if d.in_s is not None), key=lambda d: (d.in_s or 0.0, d.what))
     ahead = [d for d in timed if (d.in_s or 0.0) >= 0]
     chosen = ahead[0] if ahead else timed[-1] if timed else deadlines[0] if deadlines else None
     if chosen is None:
         return "none known"
     at = f" ({_clock(chosen.at)})" if chosen.at else ""
+    if not live and chosen.in_s is not None and chosen.at:  # a folder of files: nothing says how long ago it was
+        return f"{clean(chosen.what, 60)} at {clean(chosen.at, 40)}, {duration(chosen.in_s)} after the newest line"
     if chosen.in_s is None:
         when = " at an unknown time"
     elif chosen.in_s < 0:
@@ -114,14 +123,14 @@ def _job(report: Report) -> str:
     place = " ".join(clean(job[key], 60) for key in ("scheduler", "cluster") if job.get(key))
     if place:
         words.append(f"({place})")
-    words.append(f"is {report.state}.")
+    words.append("in an unknown state." if report.state == "unknown" else f"is {report.state}.")
     nodes, ranks, restart = job.get("nodes"), job.get("ranks"), job.get("restart")
     if isinstance(nodes, list | tuple) and nodes:
         words.append(f"{len(nodes)} node{'s' * (len(nodes) > 1)}: {folding.fold_names(str(node) for node in nodes)}.")
     elif nodes:
         words.append(f"Nodes {clean(nodes, 120)}.")
     if isinstance(ranks, int) and not isinstance(ranks, bool):
-        words.append(f"{ranks} ranks.")
+        words.append(f"{ranks} rank{'s' * (ranks != 1)}.")
     if isinstance(job.get("last_step"), int):
         words.append(f"Last step {job['last_step']}.")
     if restart:
@@ -145,11 +154,11 @@ def _evidence(page: _Page, report: Report, explain: bool) -> None:
     page.section("MEANS", [" ".join(_sentence(line) for line in says)] if says else [])
     page.section("WHY", told or ["no evidence was collected"], "- ")
     if report.verdict.score and any(why.startswith("-") for why in report.verdict.why):
-        page.section("SCORE", [clean("; ".join(why for why in report.verdict.why if _is_sum(why)), 600)])
+        page.section("SCORE", [clean("; ".join(why for why in report.verdict.why if _is_sum(why)), 2000)])
     page.section("RULED OUT", (f"{clean(r.verdict, 60)}: {clean(r.why)}" for r in report.ruled_out), "- ")
     page.section(
         "MAYBE",
-        (f"{clean(a.cause or a.verdict, 80)} (score {a.score:.2f}): {clean(a.why_not)}" for a in report.alternatives),
+        (f"{clean(a.cause or a.verdict, 80)} (score {a.score:.2f}): {_short(a.why_not)}" for a in report.alternatives),
         "- ",
     )
     missing = folding.unknowns(report.unknown)
@@ -157,8 +166,24 @@ def _evidence(page: _Page, report: Report, explain: bool) -> None:
         missing = [*missing[:5], (f"and {len(missing) - 5} more (--explain)", "")]
     _with_commands(page, "UNKNOWN", missing)
     if report.victims:
-        page.section("VICTIMS", [f"{folding.parts(report.victims)}: they wait for others and are not the cause."])
+        wait = "it waits" if len(report.victims) == 1 else "they wait"
+        page.section(
+            "VICTIMS",
+            [
+                f"{folding.parts(report.victims)}: {wait} for others and {'is' if len(report.victims) == 1 else 'are'} not the cause."
+            ],
+        )
     _with_commands(page, "FINDINGS", folding.findings(report.findings))
+
+
+def _short(text: str) -> str:
+    """The first sentences of a long reason, cut between them."""
+    told: list[str] = []
+    for piece in clean(text, 2000).split("; "):
+        if told and len("; ".join([*told, piece])) > 220:
+            return "; ".join(told) + "; ... (--output json has all)"
+        told.append(piece)
+    return "; ".join(told)
 
 
 def _is_sum(why: str) -> bool:
@@ -274,11 +299,13 @@ def _foot(page: _Page, report: Report) -> None:
         parts = {name: seconds for name, seconds in report.took_s.items() if name != "total"}
         total = report.took_s.get("total", sum(parts.values()))
         phases = ", ".join(f"{clean(name, 30)} {seconds:.1f}s" for name, seconds in parts.items())
-        page.section("TOOK", [f"{total:.1f}s: {phases}"])
+        page.section("TOOK", [f"{total:.1f}s: {phases}" if phases else f"{total:.1f}s"])
     if report.case:
-        page.section("CASE", [clean(report.case, 500)])
-    # The last line is what the eye falls on: here the sentence is told whole.
-    page.section("DO THIS", [clean(_get(report.mitigation, "recommended", "summary") or "see COMMANDS", 400)])
+        page.section("CASE", [f"triage replay {clean(report.case, 500)}"])
+    # The end is what is on the screen when the report is longer than it: who it is, and what to do, whole.
+    page.lines.append("")
+    _verdict(page, report)
+    page.block("DO THIS", [clean(_get(report.mitigation, "recommended", "summary") or "see COMMANDS", 400)])
 
 
 def _get(tree: Mapping[str, Any], *path: str) -> Any:

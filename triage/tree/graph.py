@@ -25,6 +25,7 @@ def shown(value: Any) -> str:
 def check_graph(playbooks: Mapping[str, Playbook], complain: Complain, unread: bool) -> None:
     """Names that lead nowhere, questions and verdicts that nothing leads to, and ways that never end."""
     edges: dict[Place, list[Place]] = {}
+    broken = unread  # an arm that leads nowhere makes what stands behind it unreachable: one mistake, one line
     for book in playbooks.values():
         used = {WEAK}
         for question in book.questions.values():
@@ -36,6 +37,7 @@ def check_graph(playbooks: Mapping[str, Playbook], complain: Complain, unread: b
                 if target is not None:
                     edges[(book.name, question.name)].append(target)
                 for what in _nowhere(playbooks, book, arm, unread):
+                    broken = broken or arm.question is not None
                     complain(book.name, where, what)
         for spec in book.verdicts.values():
             for lead in spec.leads:
@@ -54,7 +56,7 @@ def check_graph(playbooks: Mapping[str, Playbook], complain: Complain, unread: b
                 complain(book.name, f"verdict {clean(cause, 60)}", "is unused: no arm leads to it")
     reached = _reached(edges, [(b.name, b.start) for b in playbooks.values()])
     for name, question_name in edges:
-        if (name, question_name) not in reached:
+        if (name, question_name) not in reached and not broken:
             complain(name, f"question {clean(question_name, 60)}", "is unreachable: nothing leads to it")
     for cycle in _cycles(edges):
         circle = " -> ".join(f"{book}:{name}" if book != cycle[0][0] else name for book, name in [*cycle, cycle[0]])

@@ -125,6 +125,11 @@ class Playbook:
 Place = tuple[str, str]  # (playbook, question)
 
 
+def is_seconds(threshold: str) -> bool:
+    """Whether a threshold's name says that it is a time; `bytes_per_s` is a rate."""
+    return threshold.endswith("_s") and not threshold.endswith("_per_s")
+
+
 def place(playbooks: Mapping[str, Playbook], arm: Arm) -> Place | None:
     """The question that an arm leads to; `NAME:start` is where playbook NAME starts. None if it leads to none."""
     target = playbooks.get(arm.playbook)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from triage.tree.playbook import ANSWERS, Arm, Place, Playbook, Question, VerdictSpec, place
+from triage.tree.playbook import ANSWERS, Arm, Place, Playbook, Question, VerdictSpec, is_seconds, place
 from triage.tree.walk import FLOOR
 from triage.tree.words import duration, value_text
 
@@ -32,7 +32,7 @@ def show(playbook: Playbook, playbooks: Mapping[str, Playbook] | None = None) ->
         widest = min(max(map(len, playbook.thresholds)), 40)
         for limit in playbook.thresholds.values():
             value = value_text(limit.value)
-            if limit.name.endswith("_s") and abs(limit.value) >= 120:
+            if is_seconds(limit.name) and abs(limit.value) >= 120:
                 value += f" ({duration(limit.value)})"
             said = f": {limit.says}" if limit.says else ""
             source = f" [{limit.source}]" if limit.source else ""

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from triage.errors import ConfigError, UsageError
 from triage.model import Alternative, Command, Culprit, Fact, Part, RuledOut, Unknown, Verdict, WalkStep
 from triage.tree.expr import did_you_mean
-from triage.tree.playbook import ANSWERS, WEAK, Arm, Place, Playbook, Question, VerdictSpec, place
+from triage.tree.playbook import ANSWERS, WEAK, Arm, Place, Playbook, Question, VerdictSpec, is_seconds, place
 from triage.tree.words import clean, fact_line, fold_parts, value_text
 
 CONTRADICTION_COSTS = 0.2
@@ -196,7 +196,7 @@ def _answer(
 
 
 def _limit_text(name: str, limits: Mapping[str, float]) -> str:
-    return value_text(limits.get(name), "s" if name.endswith("_s") else "")
+    return value_text(limits.get(name), "s" if is_seconds(name) else "")
 
 
 def _cost_reason(question: Question, answer: str, missing: Sequence[Fact]) -> str:
