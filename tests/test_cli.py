@@ -66,7 +66,7 @@ def test_an_unknown_job_names_the_nearest_one_and_is_20(inventory):
 def test_a_broken_inventory_is_3(tmp_path):
     (tmp_path / "i.yaml").write_text("jobs: {a: {nodes: n1}")
     done = triage("frozen-job", "a", "--inventory", tmp_path / "i.yaml")
-    assert done.returncode == 3 and "is not YAML" in done.stderr
+    assert done.returncode == 3 and "line 2, not YAML" in done.stderr
 
 
 def test_errors_too_are_one_json_document_when_json_was_asked(inventory):
@@ -165,3 +165,35 @@ def test_colour_is_never_written_to_a_pipe_and_no_color_is_kept():
     assert not use_color("auto", False, {"TERM": "xterm"})
     assert not use_color("auto", True, {"TERM": "dumb"})
     assert use_color("always", False, {"NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("redirect", ["| head -c 0", "> /dev/full", ">&-", "2>&-", "2>/dev/full"])
+def test_streams_that_are_closed_or_full_change_no_exit_code_and_trace_nothing(redirect, tmp_path):
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m triage playbook show {redirect}"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "triage:" not in done.stdout
+
+
+def test_an_error_asked_as_json_on_a_full_disk_is_no_traceback():
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m triage frozen-job 1 --output json > /dev/full"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_stripped_docstrings_break_nothing():
+    done = subprocess.run([sys.executable, "-OO", "-m", "triage", "playbook", "lint"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_fact_says_what_it_means():
+    from triage.facts import registry
+
+    assert not [name for name, spec in registry.catalogue().items() if spec.says in ("", name)]

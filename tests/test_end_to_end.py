@@ -46,8 +46,8 @@ def command(cluster, state, *words):
     ]  # fmt: skip
 
 
-def run(*argv):
-    return subprocess.run(argv, capture_output=True, text=True, timeout=90)
+def run(*argv, **env):
+    return subprocess.run(argv, capture_output=True, text=True, timeout=90, env={**os.environ, **env})
 
 
 def replay(state, *words):
@@ -146,7 +146,8 @@ def test_nothing_of_triage_stays_on_the_nodes(frozen, state):
 def test_an_unwritable_state_folder_does_not_stop_a_diagnosis(frozen, tmp_path):
     cluster, rank = frozen
     (tmp_path / "file").write_text("")
-    done = run(*command(cluster, tmp_path / "file" / "x", "--no-poke", "--output", "json"))
+    argv = command(cluster, tmp_path / "file" / "x", "--no-poke", "--output", "json")
+    done = run(*argv, TMPDIR=str(tmp_path))
     assert done.returncode == 10
     assert "not writable" in done.stdout
     assert [c["rank"] for c in json.loads(done.stdout)["culprits"]] == [rank]

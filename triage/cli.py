@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -182,7 +183,7 @@ def drill(
     from triage.drill.table import table
 
     if list_:
-        print(table())
+        _write(table() + "\n")
         return
     if not scenario:
         raise UsageError("say which scenario; see: triage drill --list")
@@ -214,7 +215,7 @@ def schema() -> None:
 
     from triage.schema import schema as make
 
-    print(json.dumps(make(), indent=2))
+    _write(json.dumps(make(), indent=2) + "\n")
 
 
 @playbook_app.command("list")
@@ -222,8 +223,7 @@ def playbook_list() -> None:
     """The playbooks that ship, with their questions and verdicts."""
     from triage.inputs import playbook_lines
 
-    for line in playbook_lines():
-        print(line)
+    _write("".join(f"{line}\n" for line in playbook_lines()))
 
 
 @playbook_app.command("show")
@@ -233,7 +233,7 @@ def playbook_show(
     """Draw a playbook as a tree of questions."""
     from triage.inputs import playbook_drawing
 
-    print(playbook_drawing(name), end="")
+    _write(playbook_drawing(name))
 
 
 @playbook_app.command("lint")
@@ -241,15 +241,30 @@ def playbook_lint(files: FilesArgument = None) -> None:
     """Check playbooks: every name, type, arm and verdict."""
     from triage.inputs import playbook_check
 
-    for line in playbook_check(files or []):
-        print(line)
+    _write("".join(f"{line}\n" for line in playbook_check(files or [])))
 
 
 def say(line: str) -> None:
     """Progress and warnings: stderr only, one line each."""
     from triage.render.clean import clean
 
-    print(f"triage: {clean(line, 800)}", file=sys.stderr, flush=True)
+    if sys.stderr is None:  # closed by the caller; print() would then write to stdout
+        return
+    with contextlib.suppress(OSError):  # nobody may be there to read it, or the disk behind it is full
+        print(f"triage: {clean(line, 800)}", file=sys.stderr, flush=True)
+
+
+def _write(text: str) -> None:
+    """The answer, to whoever still reads it: `| head`, a closed stdout or a full disk do not change the exit code."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            say(f"the answer could not be written: {error.strerror}; it is in the case")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains once more when it ends
 
 
 def _answer(result: Result, output: Output, color: Color, explain: bool) -> None:
@@ -264,14 +279,14 @@ def _print(result: Result, output: Output, color: Color, explain: bool) -> None:
     if output is Output.json:
         text = get("json")(result.report)
     else:
-        text = get("text")(result.report, color=use_color(color.value, sys.stdout.isatty()), explain=explain)
-    sys.stdout.write(text)
-    sys.stdout.flush()
+        terminal = sys.stdout is not None and sys.stdout.isatty()
+        text = get("text")(result.report, color=use_color(color.value, terminal), explain=explain)
+    _write(text)
     if result.folder:
         say(f"case {result.folder}")
 
 
-INTERRUPTED = "interrupted; what was seen of the nodes until now is saved as a case"
+INTERRUPTED = "interrupted"
 
 
 def run(argv: list[str]) -> int:
@@ -285,14 +300,6 @@ def run(argv: list[str]) -> int:
         return _fail(str(error), error.code, argv)
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, 130, argv)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it ends
-        return 0
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            return _fail(f"the answer could not be written: {error.strerror}", 1, [])
-        return _unexpected(error, argv)
     except Exception as error:
         return _unexpected(error, argv)
 
@@ -328,7 +335,7 @@ def _fail(message: str, code: int, argv: list[str]) -> int:
     if _wants_json(argv):
         import json
 
-        print(json.dumps({"schema_version": "triage.error/1", "exit_code": code, "error": message}))
+        _write(json.dumps({"schema_version": "triage.error/1", "exit_code": code, "error": message}) + "\n")
     return code
 
 

@@ -15,8 +15,6 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-import yaml
-
 from triage.case import CaseFile
 from triage.cost.plans import CulpritNode, PlanRequest, plan
 from triage.cost.profile import load_profile
@@ -35,6 +33,7 @@ from triage.narrate import (
     timeline,
     unknowns,
 )
+from triage.readers.strict_yaml import read_yaml
 from triage.schema import SCHEMA_VERSION
 from triage.tree.load import limits_of, load_set
 from triage.tree.playbook import Playbook
@@ -59,9 +58,9 @@ def thresholds(profile: str) -> dict[str, float]:
     if not profile.strip():
         return {}
     try:
-        document = yaml.safe_load(profile)
-    except (yaml.YAMLError, RecursionError):
-        raise ConfigError("the profile is not YAML") from None
+        document = read_yaml(profile)
+    except ConfigError as error:
+        raise ConfigError(f"the profile: {error}") from None
     if not isinstance(document, dict):
         raise ConfigError("the profile: expected `costs:` and `thresholds:`")
     for key in document:
@@ -70,7 +69,10 @@ def thresholds(profile: str) -> dict[str, float]:
     found = document.get("thresholds") or {}
     if not isinstance(found, dict):
         raise ConfigError("the profile: thresholds: expected `name: number` lines")
-    return {str(name): value for name, value in found.items()}
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise ConfigError(f"the profile: thresholds: {str(name)[:40]} must be a number from 0 up, not {value!r}")
+    return {str(name): float(value) for name, value in found.items()}
 
 
 @lru_cache(maxsize=4)

@@ -82,12 +82,12 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str] = os.enviro
 
 
 def _parse(text: str, origin: str) -> dict[str, str]:
-    import yaml
+    from triage.readers.strict_yaml import read_yaml  # PyYAML is heavy: only when there is a file
 
     try:
-        document: Any = yaml.safe_load(text) or {}
-    except (yaml.YAMLError, RecursionError):
-        raise ConfigError(f"{origin} is not YAML; mend it or move it away") from None
+        document: Any = read_yaml(text) or {}
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}; mend it or move it away") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{origin}: expected `name: value` lines")
     for key, value in document.items():

@@ -232,7 +232,7 @@ def playbook_texts(paths: Sequence[Path]) -> dict[str, str]:
 
 def _named(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
     """(name inside, path, text) of playbook files; raises ConfigError with a line for each that is none."""
-    from triage.tree.strict_yaml import read_yaml
+    from triage.readers.strict_yaml import read_yaml
 
     found: list[tuple[str, str, str]] = []
     problems: list[str] = []

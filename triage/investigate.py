@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from typing import Any
 from triage import __version__, ownfiles
 from triage.case import CaseFile, CaseWriter, new_id
 from triage.conclude import Outcome, conclude, playbooks_of, thresholds
+from triage.cost.profile import load_profile
 from triage.errors import ConfigError, UsageError
 from triage.facts.evidence import Evidence
 from triage.facts.pace import job_change
@@ -103,6 +105,7 @@ class _Run:
         self.case_id = new_id(job.id, time.time())
         # Playbooks and profile are checked before anything is written or asked.
         self.limits = limits_of(playbooks_of(self._case(), self.probes), thresholds(options.profile))
+        load_profile(self.books.get("costs", ""), options.profile or None)
         self.writer = CaseWriter(self._folder())
         self.save(complete=False)
 
@@ -179,7 +182,9 @@ def live(job: Job, options: Options) -> Result:
     try:
         _gather(run, fleet)
         outcome, case = _walk_on(run, fleet)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C shall not cost the case
         run.save(complete=False)  # what was seen can still be replayed
         say(f"case {run.writer.folder} (not complete)")
         raise

@@ -25,6 +25,7 @@ FINDINGS = (
     ("links.flapped", "nic", "a port of the job changed between the looks"),
     ("links.down_now", "nic", "a port of the job has no link"),
     ("hosts.silent", "node", "did not answer; silence alone accuses nobody"),
+    ("hosts.lost", "node", "answered the first look and not the second"),
     ("waits.stale", "dump", "its dump is of another attempt or older than its process; not compared"),
     ("ranks.stopped", "process", "is stopped (state T)"),
     ("ranks.d_state", "process", "is in uninterruptible sleep (state D)"),

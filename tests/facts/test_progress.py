@@ -44,8 +44,23 @@ def test_two_looks_shorter_than_three_steps_leave_progress_unknown():
     assert world.fact("progress.advancing").value is None
 
 
-def test_a_fabric_that_stands_still_for_three_steps_is_no_progress():
+def test_a_still_fabric_alone_is_no_proof_for_a_job_of_short_steps():
+    # One evaluation, one long step: the fabric of a healthy job stands still for many steps, too.
     world = World(window=8.0).processes().fabric(0).log(step_s=0.5, last_ago=10.0)
+    assert world.fact("progress.advancing").value is None
+
+
+def test_a_still_fabric_and_a_last_step_older_than_the_floor_are_no_progress():
+    world = World(window=20.0).processes().fabric(0).log(step_s=6.5, last_ago=62.0)
+    assert world.fact("progress.advancing").value is False
+
+
+def test_one_rank_of_eight_that_claims_a_step_is_no_progress_of_the_job():
+    world = World().processes().log(last_ago=100.0)
+    for look, step in (("A", 10), ("B", 11)):
+        for index, name in enumerate(world.names):
+            rows = [{"rank": 2 * index, "last_step": step if index == 0 else 10, "last_at": NOW - 100}]
+            world.add("steps", name, look, {"ranks": rows})
     assert world.fact("progress.advancing").value is False
 
 

@@ -48,8 +48,11 @@ def test_an_unknown_job_names_the_nearest_one():
         ("jobs: {a: {nodes: n1}}\nhosts: {n1: {port: 70000}}", "not a port"),
         ("jobs: {a: {nodes: n1}}\nhosts: {n1: {fabric: x}}", "must be a list"),
         ("version: 2\njobs: {a: {nodes: n1}}", "reads version 1"),
-        ("jobs: {a: {nodes: n1}", "is not YAML"),
-        ("jobs: !!python/object/apply:os.system [id]", "is not YAML"),
+        ("jobs: {a: {nodes: n1}", "not YAML"),
+        ("jobs: !!python/object/apply:os.system [id]", "the tag"),
+        ("jobs: {a: {nodes: n1}}\njobs: {}", "stands twice"),
+        ("jobs: {a: {nodes: n1, started: 2026-13-45}}", "not a time"),
+        ("a: &x [1]\nb: *x", "anchors and aliases"),
     ],
 )
 def test_every_mistake_is_one_line_with_its_place(text, says):

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from triage.errors import ConfigError
 from triage.model import FactSpec, Report
+from triage.readers.strict_yaml import MAX_BYTES, read_yaml
 from triage.tree import load as load_module
 from triage.tree.load import STATES, PlaybookError, limits_of, load_set
 from triage.tree.playbook import Playbook
-from triage.tree.strict_yaml import MAX_BYTES, read_yaml
 
 MANUAL = Path(__file__).parents[2] / "man" / "triage-playbook.5"
 PROBES = {"stacks", "activity"}
@@ -469,8 +469,8 @@ def test_an_endless_list_of_problems_is_cut() -> None:
         ("[" * 5000, "nest"),
         ("{a: " * 5000, "nest"),
         ("- " * 5000 + "x", "nest"),
-        ("#" * (MAX_BYTES + 1), "is larger than 1 MiB"),
-        ("é" * (MAX_BYTES // 2 + 1), "is larger than 1 MiB"),
+        ("#" * (MAX_BYTES + 1), "is larger than 4 MiB"),
+        ("é" * (MAX_BYTES // 2 + 1), "is larger than 4 MiB"),
     ],
 )
 @pytest.mark.parametrize("parser", ["CSafeLoader", "SafeLoader"])

@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-import yaml
-
 from triage.errors import ConfigError
+from triage.readers.strict_yaml import read_yaml
 
 Source = Literal["measured", "log", "scheduler", "filesystem", "history", "profile", "default"]
 Policy = Literal["ski_rental", "prefer_restart"]
@@ -130,15 +129,9 @@ def load_profile(text_default: str, text_override: str | None = None) -> CostPro
 
 def _costs(text: str, where: str) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f" line {mark.line + 1}" if mark else ""
-        raise ConfigError(
-            f"{where}{at}: not valid YAML ({getattr(error, 'problem', None) or 'cannot be read'})"
-        ) from None
-    except (ValueError, RecursionError) as error:  # an impossible date or number; a document nested beyond reason
-        raise ConfigError(f"{where}: cannot be read ({str(error)[:80] or error.__class__.__name__})") from None
+        document = read_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):

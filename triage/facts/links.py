@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from triage.facts.clocks import our_time
 from triage.facts.evidence import Evidence
-from triage.facts.progress import fabric_names, is_fabric
+from triage.facts.progress import fabric, onset_interval
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
 from triage.model import Fact, Part, Sample
@@ -27,29 +28,52 @@ def is_down(nic: Mapping[str, Any]) -> bool | None:
     return {"down": True, "lowerlayerdown": True, "up": False}.get(state)
 
 
-def _ports(ev: Evidence, fabric: bool) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, Sample]]:
-    """(node, port in the newest look, the same port in look A, sample) of the job's fabric ports, or of the others."""
+def _ports(
+    ev: Evidence, fabric_only: bool
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, Sample]]:
+    """(node, port in the newest look, the same port in look A, sample) of the ports that the job may use, or of the others."""
     first = {s.node: s for s in ev.of("nic", "A")}
     for node, sample in ev.latest("nic").items():
-        names = fabric_names(ev, node)
-        old = {n.get("name"): n for n in first[node].data.get("nics") or () if isinstance(n, Mapping)} if (
-            node in first and sample.look != "A") else {}  # fmt: skip
+        own = fabric(ev, node)
+        before = first.get(node) if sample.look != "A" else None
+        old = {n.get("name"): n for n in before.data.get("nics") or () if isinstance(n, Mapping)} if before else {}
         for nic in sample.data.get("nics") or ():
-            if isinstance(nic, Mapping) and is_fabric(nic, names) is fabric:
+            if isinstance(nic, Mapping) and own.may_use(nic) is fabric_only:
                 yield node, nic, old.get(nic.get("name")), sample
+
+
+def went_down(ev: Evidence, node: str, name: str) -> bool:
+    """Does this node's kernel say that the port lost its link near the onset?"""
+    interval = ev.derive(onset_interval)
+    kernel = ev.latest("kernel").get(node)
+    if interval is None or kernel is None:
+        return False
+    window = ev.limit("link_budget_s") + 5.0
+    for event in kernel.data.get("events") or ():
+        groups = event.get("groups") or {}
+        at = event.get("last_at", event.get("at"))
+        if event.get("id") != "link_down" or name not in groups.values() or not isinstance(at, int | float):
+            continue
+        if interval[0] - window <= our_time(ev, node, float(at)) <= interval[1] + 5.0:
+            return True
+    return False
 
 
 @fact("links.down_now", type="number", unit="ports", parts="nic")
 def down_now(ev: Evidence) -> Fact:
-    """Ports that the job uses and that are without link in both looks."""
+    """Ports that the job uses and that are without link in both looks.
+
+    A port that the job names counts; one that it only may use (InfiniBand, none named) counts when its kernel dates the
+    loss near the onset: a port that was never cabled is down in both looks too.
+    """
     parts, seen, told = [], [], 0
-    for node, nic, before, sample in _ports(ev, fabric=True):
+    for node, nic, before, sample in _ports(ev, True):
         state = is_down(nic)
         if state is None or before is None:  # one look may have met a flap that is over
             continue
         told += 1
-        if state and is_down(before):
-            name = str(nic.get("name"))
+        name = str(nic.get("name"))
+        if state and is_down(before) and (fabric(ev, node).names(nic) or went_down(ev, node, name)):
             parts.append(Part("nic", node=node, nic=name, why=f"{name} of {node} has no link in both looks"))
             seen.append(sample)
     if not told:
@@ -61,7 +85,7 @@ def down_now(ev: Evidence) -> Fact:
 def flapped(ev: Evidence) -> Fact:
     """Ports that the job uses and whose link changed between the looks."""
     parts, seen, told = [], [], 0
-    for node, nic, before, sample in _ports(ev, fabric=True):
+    for node, nic, before, sample in _ports(ev, True):
         if before is None:
             continue
         for counter in ("carrier_changes", "link_downed"):
@@ -84,7 +108,7 @@ def other_down(ev: Evidence) -> Fact:
     if not ev.of("nic"):
         return unknown("no node told its ports")
     parts = []
-    for node, nic, before, _ in _ports(ev, fabric=False):
+    for node, nic, before, _ in _ports(ev, False):
         new, old = _count(nic, "carrier_changes"), _count(before or {}, "carrier_changes")
         if new is not None and old is not None and new > old:
             name = str(nic.get("name"))

@@ -1,8 +1,9 @@
 """Does the job advance? The rules of DESIGN section 2, "Progress".
 
-One positive sign is yes. No needs time: the last progress is older than max(factor x T0, floor), or between the looks
-everything that must move stood still for max(window, 3 x T0). Otherwise unknown. CPU time, utilisation, log or process
-activity never count.
+One positive sign is yes. No needs time: the last progress is older than max(factor x T0, floor); or it is older than the
+floor, and between the looks everything that must move stood still for max(window, 3 x T0). Otherwise unknown. (Standing
+still alone is not enough: one evaluation or long step of a job of short steps looks just like it.) CPU time, utilisation,
+log or process activity never count.
 """
 
 from __future__ import annotations
@@ -52,15 +53,16 @@ def _steps_between_looks(ev: Evidence) -> tuple[list[str], list[Sample]]:
     """Did the step number rise between the looks, by the log or by the ranks' records?"""
     signs: list[str] = []
     seen: list[Sample] = []
-    rose: list[int] = []
-    for node, (a, b) in ev.both_looks("steps").items():
+    rose, watched = 0, 0
+    for a, b in ev.both_looks("steps").values():
         before, after = _last_steps(a), _last_steps(b)
         up = [rank for rank in after if rank in before and after[rank] > before[rank]]
-        rose += up
+        watched += sum(rank in before for rank in after)
+        rose += len(up)
         seen += [a, b] if up else []
-        del node
-    if rose:
-        signs.append(f"step records of {len(rose)} ranks advanced between the looks")
+    # Ranks of a synchronous job advance together: a minority that claims to is a claim, and no progress of the job.
+    if rose and 2 * rose >= watched:
+        signs.append(f"step records of {rose} ranks advanced between the looks")
     for node, (a, b) in ev.both_looks("joblog").items():
         first, second = _log_step(a), _log_step(b)
         if first is not None and second is not None and second > first:
@@ -87,25 +89,49 @@ def _log_step(sample: Sample) -> int | None:
     return last[0] if last and isinstance(last[0], int) else None
 
 
-def fabric_names(ev: Evidence, node: str) -> tuple[str, ...] | None:
-    """Interfaces of this node that carry the job's collectives, as its ranks' NCCL environment names them; or None."""
-    names: dict[str, None] = {}
+@dataclass(frozen=True)
+class Fabric:
+    """Which interfaces of a node carry the job's collectives, as its ranks' NCCL environment says.
+
+    NCCL_SOCKET_IFNAME and NCCL_IB_HCA: prefixes; `=` exact names; `^` all but these (then the names that are left are
+    not told, and no interface is known to be the job's).
+    """
+
+    prefixes: tuple[str, ...] = ()
+    exact: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+    def names(self, nic: Mapping[str, object]) -> bool:
+        """Does the job itself name this interface?"""
+        name = str(nic.get("name", ""))
+        if not name or name in self.excluded or any(name.startswith(word) for word in self.excluded):
+            return False
+        return name in self.exact or any(name.startswith(word) for word in self.prefixes)
+
+    def may_use(self, nic: Mapping[str, object]) -> bool:
+        """Named, or InfiniBand of a job that names none: NCCL then takes every port that is up."""
+        if self.names(nic):
+            return True
+        name = str(nic.get("name", ""))
+        unnamed = not (self.prefixes or self.exact)
+        return unnamed and nic.get("kind") == "infiniband" and not any(name.startswith(w) for w in self.excluded)
+
+
+def fabric(ev: Evidence, node: str) -> Fabric:
+    """What the ranks of this node say of their interfaces."""
+    prefixes: dict[str, None] = {}
+    exact: dict[str, None] = {}
+    excluded: dict[str, None] = {}
     for row in ev.derive(rank_table).rows.values():
         if row.node != node:
             continue
         for variable in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"):
-            for word in row.env.get(variable, "").lstrip("=^").split(","):
-                if word:
-                    names[word.split(":")[0]] = None
-    return tuple(names) or None
-
-
-def is_fabric(nic: Mapping[str, object], names: tuple[str, ...] | None) -> bool:
-    """Is this interface one of the job's? InfiniBand always; Ethernet only when the job names it."""
-    name = str(nic.get("name", ""))
-    if names:
-        return any(name == wanted or name.startswith(wanted) for wanted in names)
-    return nic.get("kind") == "infiniband"
+            value = row.env.get(variable, "")
+            kind = excluded if value.startswith("^") else exact if value.startswith("=") else prefixes
+            for word in value.lstrip("^=").split(","):
+                if word.strip():
+                    kind[word.strip().split(":")[0]] = None
+    return Fabric(tuple(prefixes), tuple(exact), tuple(excluded))
 
 
 def _payload(ev: Evidence, t0: float | None) -> tuple[list[str], list[str], list[Sample]]:
@@ -114,7 +140,7 @@ def _payload(ev: Evidence, t0: float | None) -> tuple[list[str], list[str], list
     shortest: float | None = None
     used: list[Sample] = []
     for node, (a, b) in ev.both_looks("nic").items():
-        names = fabric_names(ev, node)
+        own = fabric(ev, node)
         if a.at is None or b.at is None or b.at <= a.at:
             continue
         window = b.at - a.at
@@ -122,7 +148,7 @@ def _payload(ev: Evidence, t0: float | None) -> tuple[list[str], list[str], list
         grew: float | None = None
         for nic in b.data.get("nics") or ():
             old = before.get(nic.get("name")) if isinstance(nic, Mapping) else None
-            if old is None or not is_fabric(nic, names):
+            if old is None or not own.may_use(nic):
                 continue
             for field in ("rx_bytes", "tx_bytes"):
                 new, was = nic.get(field), old.get(field)
@@ -166,7 +192,8 @@ def advancing(ev: Evidence) -> Fact:
     if found.yes:
         against = ("step times",) if too_old and all("payload" in sign for sign in found.yes) else ()
         return known(True, text=found.yes[0], provenance=provenance, contradicted_by=against)
-    if too_old:
+    stood_still = bool(found.still) and found.age_s is not None and found.age_s > ev.limit("progress_floor_s")
+    if too_old or stood_still:
         source = found.last[1] if found.last else "job log"
         return known(
             False,
@@ -174,8 +201,6 @@ def advancing(ev: Evidence) -> Fact:
             + (f"; {found.still[0]}" if found.still else ""),
             provenance=provenance,
         )
-    if found.still:
-        return known(False, text=found.still[0], provenance=provenance)
     if found.age_s is not None:
         return unknown(f"last step {found.age_s:.0f}s ago, which is under the limit of {found.limit_s:.0f}s")
     return unknown("no step, record or fabric counter was seen twice")

@@ -60,9 +60,7 @@ def fact(
     def register(function: FactFunction) -> FactFunction:
         if name in _functions and _functions[name].__module__ != function.__module__:
             raise ValueError(f"two functions compute the fact {name}")
-        says = (function.__doc__ or "").strip().splitlines()
-        if not says:
-            raise ValueError(f"the fact {name} has no docstring")
+        says = (function.__doc__ or name).strip().splitlines()  # python -OO strips docstrings; a test demands them
         _specs[name] = FactSpec(name, type, unit, parts, says[0])
         _functions[name] = function
         return function

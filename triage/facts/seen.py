@@ -59,6 +59,20 @@ def silent(ev: Evidence) -> Fact:
     )
 
 
+@fact("hosts.lost", type="number", unit="nodes", parts="node")
+def lost(ev: Evidence) -> Fact:
+    """Nodes that answered the first look and not the second: they, their SSH or their network went away meanwhile."""
+    answered = {s.node for s in ev.of("contact")}
+    second = ev.of("ranks", "B", status=None)
+    if not second:
+        return unknown("there was no second look")
+    gone = [s for s in second if s.node in answered and s.status in ("timeout", "error")]
+    return known(
+        parts=[Part("node", node=s.node, why="; ".join(s.notes)[:160] or s.status) for s in gone],
+        provenance=ev.seen(*gone[:8]),
+    )
+
+
 @fact("hosts.silent_phase", type="text")
 def silent_phase(ev: Evidence) -> Fact:
     """The phase in which the silent nodes stopped, if it is one: resolve tcp banner kex auth channel exec read."""

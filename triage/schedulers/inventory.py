@@ -21,6 +21,7 @@ from typing import Any
 
 from triage.errors import ConfigError, UnknownJob, UsageError
 from triage.model import Attempt, Job, Node
+from triage.readers.strict_yaml import read_yaml
 from triage.schedulers.hostlist import expand
 
 _JOB_KEYS = {"nodes", "log", "state", "started", "ended", "cluster", "match", "user", "restart", "deadline"}
@@ -57,16 +58,10 @@ def from_nodes(job_id: str, node_list: str) -> Job:
 
 def parse(text: str, origin: str) -> Inventory:
     """Read an inventory. `origin` is the file's name, for messages."""
-    import yaml
-
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{origin}:{place} is not YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
-    except RecursionError:
-        raise ConfigError(f"{origin}: nested too deeply") from None
+        document = read_yaml(text, number_keys=True)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from None
     top = _mapping(document, origin, {"version", "jobs", "hosts", "ssh"})
     if top.get("version", 1) != 1:
         raise ConfigError(f"{origin}: version {top.get('version')!r} is not known; this triage reads version 1")

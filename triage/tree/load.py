@@ -19,10 +19,10 @@ from typing import Any
 
 from triage.errors import ConfigError
 from triage.model import FactSpec
+from triage.readers.strict_yaml import read_yaml
 from triage.tree.expr import Condition, ConditionError, compile_condition, did_you_mean
 from triage.tree.graph import check_graph, shown
 from triage.tree.playbook import ANSWERS, Arm, AskFor, Collect, Lead, Playbook, Question, Threshold, VerdictSpec
-from triage.tree.strict_yaml import read_yaml
 from triage.tree.words import Words, WordsError, clean, compile_words
 
 MAX_PROBLEMS = 100

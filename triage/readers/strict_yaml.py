@@ -15,22 +15,30 @@ from typing import Any
 import yaml
 
 from triage.errors import ConfigError
-from triage.tree.words import clean
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 4 << 20
 MAX_NESTING = 20
+
+
+def clean(text: str, limit: int = 160) -> str:
+    """Text of a file as a message may show it: printable, one line, bounded."""
+    return "".join(c if c.isprintable() else " " for c in text[:limit]).strip()
+
 
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 
 
-def read_yaml(text: str) -> Any:
-    """dict, list, str, int, float, bool or None from one YAML document. Raises ConfigError only, with the line."""
+def read_yaml(text: str, *, number_keys: bool = False) -> Any:
+    """dict, list, str, int, float, bool or None from one YAML document. Raises ConfigError only, with the line.
+
+    number_keys   a plain number may be a key (a job's id), and is then the text that stands there
+    """
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # seven times faster where libyaml is there
     try:
-        return _document(yaml.parse(text, Loader=loader))
+        return _document(yaml.parse(text, Loader=loader), number_keys)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, " if mark else ""
@@ -41,7 +49,7 @@ def read_yaml(text: str) -> Any:
         raise ConfigError(f"not YAML: {clean(str(error), 120)}") from None
 
 
-def _document(events: Iterable[Any]) -> Any:
+def _document(events: Iterable[Any], number_keys: bool) -> Any:
     """Build the tree with a stack of its own (no recursion, so nesting cannot exhaust ours)."""
     root: list[Any] = []
     stack: list[tuple[Any, list[Any]]] = [(root, [])]  # (container, [pending key])
@@ -65,6 +73,9 @@ def _document(events: Iterable[Any]) -> Any:
                 value = {}
             elif isinstance(event, yaml.SequenceStartEvent):
                 value = []
+            container, pending = stack[-1]
+            if number_keys and isinstance(container, dict) and not pending and isinstance(value, int | float):
+                value = str(getattr(event, "value", ""))
             _put(stack[-1], value, line)
             if isinstance(value, (dict, list)):
                 if len(stack) > MAX_NESTING:
