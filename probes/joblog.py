@@ -9,7 +9,9 @@ A line may wear a launcher's prefix ("3: ", "[rank3]:", "gpu003: "), colours, or
 Fooled by   a job that prints nothing between steps, or whose output is buffered (silence is no stall); lines without a
             date (they take the time of the nearest dated line above, `dated` is false); a log in local time (its zone
             is measured against the file's mtime where the last line is dated, else it is `unknown`); earlier attempts
-            in the same file (pass `since`); whatever a rank chooses to print: a line is a claim, never a proof.
+            in the same file (pass `since`, and compare line_no with last_line_no: what a line said of the end is over
+            when steps follow it); a progress bar that is drawn once more when all is done (not a new step); whatever a
+            rank chooses to print: a line is a claim, never a proof.
 """
 
 import calendar
@@ -33,6 +35,7 @@ PROBE = {
         "zone": "utc (told by the lines, or measured against mtime) or unknown (taken as UTC)",
         "offset_s": "s, already subtracted from every time in the answer; 0 unless measured or told",
         "iterations": "training steps that the log tells: total planned, series of [iteration, at epoch s, elapsed ms]",
+        "last_line_no": "of iterations: line of the newest step (of the first line that tells its number), counted as in hits",
         "hits": "known lines, one per (id, groups, prefix): at of the first, last_at and line_no of the last",
         "tail": "last lines, 300 characters each",
     },
@@ -257,7 +260,7 @@ class _Log(object):
         self.newlines = self.order = 0
         self.hits, self.left_out = {}, {}
         self.series = {}  # format -> prefix -> [[iteration, at, elapsed ms], …]
-        self.totals, self.counts = {}, {}
+        self.totals, self.last_line = {}, {}  # format -> steps planned; -> line of its newest step
         self.cut = False
 
     def at(self, block, start, end):
@@ -392,12 +395,16 @@ class _Log(object):
                 if row:
                     stamp = stamp_of(line, self.reference)
                     row[1] = stamp[0] - (0.0 if stamp[1] else self.offset) if stamp else None
-                    rows.append((prefix_of(line)[0], row))
-            for prefix, row in reversed(rows):
+                    rows.append((prefix_of(line)[0], row, start))
+            newest = None
+            for prefix, row, start in reversed(rows):
                 kept = self.series.setdefault(name, {}).setdefault(prefix, [])
                 if not kept or kept[-1][0] != row[0]:
                     kept.append(row)
                     del kept[:-MAX_SERIES]
+                    newest = start
+            if newest is not None:
+                self.last_line[name] = self.newlines + 1 + block.count(b"\n", 0, newest)
 
     def row(self, name, found):
         part = found.groupdict()
@@ -423,8 +430,14 @@ class _Log(object):
             by_prefix = self.series.get(name)
             if by_prefix:
                 prefix = max(by_prefix, key=lambda p: (len(by_prefix[p]), by_prefix[p][-1][0]))
-                return {"source": name, "prefix": prefix, "total": self.totals.get(name), "series": by_prefix[prefix]}
-        return {"source": None, "prefix": "", "total": None, "series": []}
+                return {
+                    "source": name,
+                    "prefix": prefix,
+                    "total": self.totals.get(name),
+                    "series": by_prefix[prefix],
+                    "last_line_no": self.last_line.get(name),
+                }
+        return {"source": None, "prefix": "", "total": None, "series": [], "last_line_no": None}
 
 
 def whole_lines(chunks):
@@ -492,7 +505,8 @@ def reduce_log(
     hits = log.told_hits()
     if shift is not None:
         zone = "utc"
-        log.first_at, log.newest_at = log.first_at - shift, log.newest_at - shift
+        log.newest_at -= shift
+        log.first_at = None if log.first_at is None else log.first_at - shift  # its first hundreds of lines undated
         for hit in hits:
             for name in ("at", "last_at"):
                 hit[name] = None if hit[name] is None else hit[name] - shift

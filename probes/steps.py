@@ -4,9 +4,12 @@ Reads    /proc/<pid>/environ         TRIAGE_STEP_LOG=/shared/steps/rank_ and RAN
          that file, last 256 KiB     {"step":12,"rank":3,"t_start":1790000000.123,"compute_ms":500.1,
                                       "collective_ms":3.2,"data_ms":0.1,"total_ms":503.9}     a line a finished step
          /tmp/step_times/rank_3.log  "503.9"                                      one number a line, the whole step
-Fooled by   a file of an earlier attempt (compare t_start with the rank's start_s); a torn last line (passed over); the
-            step under way (a record is written when its step ends); plain numbers without a unit (`unit` says what was
-            assumed), which never name a culprit: all ranks of a synchronous job show the same total
+A rank that has died names nothing any more: its file is found beside those of its siblings on this node.
+Fooled by   two jobs on one node (every entry says whose it is, in `set` and `pids`; with args["match"] those of others
+            are left out) and two jobs that write to one file (told once for each); a file of an earlier attempt
+            (compare last_at with the attempt's start); a torn last line (passed over); the step under way (a record is
+            written when its step ends); plain numbers without a unit (`unit` says what was assumed) and without an
+            owner, which never name a culprit: all ranks of a synchronous job show the same total
             (notes/straggler-and-cost.md 2); a path inside a container (tried through /proc/<pid>/root).
 """
 
@@ -24,7 +27,10 @@ PROBE = {
     "timeout_s": 4,
     "cost": "cheap",
     "fields": {
-        "ranks": "list, one a step file: rank, path, kind records or numbers",
+        "ranks": "list, one a step file and rank set: rank, path, kind records or numbers",
+        "pids": "processes of that set that name the file's prefix, those of this very rank first (records)",
+        "shared": "bool: ranks that args[match] leaves out name this file as well (records)",
+        "set": "the owners' MASTER_ADDR MASTER_PORT WORLD_SIZE TORCHELASTIC_RUN_ID SLURM_JOB_ID and what match names",
         "last_step": "number of the last finished step (records), or lines so far (numbers, null if the file was cut)",
         "last_at": "epoch s, node clock: end of the last finished step (records), mtime (numbers)",
         "n": "steps in the columns",
@@ -36,6 +42,8 @@ PROBE = {
 LAST = 64  # steps told
 TAIL = 262144  # bytes read of a file
 MAX_RANKS = 256
+MAX_PIDS = 16  # owners told of one file
+MAX_SIBLINGS = 64  # ranks of one node, by LOCAL_WORLD_SIZE
 MAX_STUCK = 4  # processes that do not let themselves be read, before we give up
 STALL_S = 0.4
 NUMBERS = ("t_start", "total_ms", "compute_ms", "collective_ms", "data_ms")
@@ -118,21 +126,78 @@ def reduce_numbers(raw, from_start=True, last=LAST):
     return {"last_step": step, "last_at": None, "n": len(values), "columns": {"total_ms": values}, "unit": unit}
 
 
-def step_file_of(environ):
-    """(rank, path, pathless prefix) that an environment block (bytes) names, or None."""
+SET_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+NAMES = SET_NAMES + RANK_NAMES + ("TRIAGE_STEP_LOG", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+
+
+def whole(text):
+    """A plain non-negative decimal number of at most seven digits, or None."""
+    return int(text) if text and len(text) <= 7 and all(c in "0123456789" for c in text) else None
+
+
+def owner_of(environ, more=()):
+    """Who a process is, by its environment block (bytes): None if it names no step log, else
+
+    {"rank", "from": name that told it, "prefix", "set": {name: value} of SET_NAMES and `more`,
+     "siblings": ranks of its node by its launcher}
+    """
     if b"TRIAGE_STEP_LOG=" not in environ:
         return None
+    wanted = {name.encode("utf-8", "surrogateescape"): name for name in NAMES + tuple(more)}
     env = {}
     for item in environ.split(b"\0"):
-        name, _, value = item.partition(b"=")
-        if name in (b"TRIAGE_STEP_LOG", b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK"):
-            env.setdefault(name, value[:1024].decode("utf-8", "replace"))
-    for name in (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK"):
-        rank = env.get(name, "")
-        if rank and len(rank) <= 7 and all(c in "0123456789" for c in rank):
-            prefix = env.get(b"TRIAGE_STEP_LOG", "")
-            return (int(rank), prefix + rank + ".jsonl") if prefix.startswith("/") else None
-    return None
+        name, mark, value = item.partition(b"=")
+        if mark and name in wanted:
+            text = value[:1024].decode("utf-8", "replace")
+            env.setdefault(wanted[name], "".join(c if c.isprintable() else " " for c in text))
+    prefix = env.get("TRIAGE_STEP_LOG", "")
+    for name in RANK_NAMES:
+        rank = whole(env.get(name))
+        if rank is not None:
+            break
+    else:
+        return None
+    if not prefix.startswith("/"):
+        return None
+    group, size = whole(env.get("GROUP_RANK")), whole(env.get("LOCAL_WORLD_SIZE"))
+    siblings = ()
+    # Nodes with unequal numbers of ranks break the product: believe it only where it also places the rank itself.
+    if group is not None and size and size <= MAX_SIBLINGS and group * size <= rank < (group + 1) * size:
+        siblings = tuple(range(group * size, (group + 1) * size))
+    told = {n: env[n] for n in SET_NAMES + tuple(more) if n in env}
+    return {"rank": rank, "from": name, "prefix": prefix, "set": told, "siblings": siblings}
+
+
+def files_of(owners, job_id="", match=None):
+    """Step files of these owners {pid: owner_of()}, as [(rank, prefix, set, [pids], shared)]: one a rank, prefix and set.
+
+    The job's first (as `ranks` chooses), so that of too many files the others' are left out; with `match` only its own.
+    """
+    sets, left_out = {}, set()  # (prefix, set as pairs) -> {pid: owner}; (rank, prefix)
+    # A torchrun agent under srun has SLURM_PROCID and its children's step log; it is no rank where they wear RANK.
+    ranked = {owner["prefix"] for owner in owners.values() if owner["from"] == "RANK"}
+    for pid, owner in owners.items():
+        if owner["from"] != "RANK" and owner["prefix"] in ranked:
+            continue
+        if not match or all(owner["set"].get(name) == value for name, value in match.items()):
+            sets.setdefault((owner["prefix"], tuple(sorted(owner["set"].items()))), {})[pid] = owner
+        else:
+            left_out.add((owner["rank"], owner["prefix"]))
+    found = []
+    for (prefix, pairs), members in sets.items():
+        told = dict(pairs)
+        ranks = {owner["rank"] for owner in members.values()}
+        for owner in members.values():
+            ranks.update(owner["siblings"])
+        for rank in ranks:
+            pids = sorted(members, key=lambda pid: (members[pid]["rank"] != rank, pid))[:MAX_PIDS]
+            found.append((rank, prefix, told, pids, (rank, prefix) in left_out))
+
+    def others(file):
+        return bool(job_id) and job_id not in (file[2].get("SLURM_JOB_ID"), file[2].get("TORCHELASTIC_RUN_ID"))
+
+    return sorted(found, key=lambda file: (others(file), file[0], file[1], file[3]))
 
 
 # ---------------------------------------------------------------- edge
@@ -216,27 +281,29 @@ def environ_of(ctx, pid):
 
 
 def collect(ctx):
-    named = {}  # (rank, path) -> pid that names it
+    match = ctx.args.get("match")
+    match = {str(k): str(v) for k, v in match.items()} if isinstance(match, dict) else {}
     pids = [pid for pid in ctx.listdir(ctx.procfs) if pid.isdigit()]
-    told, stuck, complete = guarded(pids, lambda pid: step_file_of(environ_of(ctx, pid)), ctx.left)
+    told, stuck, complete = guarded(pids, lambda pid: owner_of(environ_of(ctx, pid), tuple(match)), ctx.left)
     if stuck or not complete:
         ctx.note("not all processes could be looked at (%d do not let themselves be read)" % len(stuck))
-    for pid in pids:
-        if told.get(pid):
-            named.setdefault(told[pid], pid)
+    owners = {int(pid): told[pid] for pid in pids if told.get(pid)}
+    files = files_of(owners, str(ctx.args.get("job_id") or ""), match)
+    alive = {(owner["rank"], owner["prefix"]) for owner in owners.values()}
     rows, missing = [], 0
-    for (rank, path), pid in sorted(named.items())[:MAX_RANKS]:
+    for rank, prefix, whose, wearers, shared in files[:MAX_RANKS]:
         if ctx.left() < 0.2:
             ctx.note("not all step files were read")
             break
+        path = "%s%d.jsonl" % (prefix, rank)
         # A container's path exists only below its own root. A test folder's path exists only below that folder.
-        inside = ctx.proc(pid + "/root" + path)
+        inside = ctx.proc("%d/root%s" % (wearers[0], path))
         end = first_end([inside, path] if ctx.real else [ctx.root(path), inside])
-        told = reduce_records(end[0], end[1]) if end else None
-        if told is None:
-            missing += 1
+        found = reduce_records(end[0], end[1]) if end else None
+        if found is None:
+            missing += (rank, prefix) in alive  # a sibling need not live here
             continue
-        rows.append(dict(told, rank=rank, path="".join(c if c.isprintable() else " " for c in path), kind="records"))
+        rows.append(dict(found, rank=rank, path=path, kind="records", pids=wearers, set=whose, shared=shared))
     folder = ctx.root("/tmp/step_times")
     for name in ctx.listdir(folder)[:MAX_RANKS] if os.path.isdir(folder) else []:
         found = PLAIN_NAME.match(name)
@@ -249,7 +316,7 @@ def collect(ctx):
         ctx.note("%d step files that ranks name are absent, empty or closed to us" % missing)
     if not rows:
         raise ctx.Absent("no rank names a step log (TRIAGE_STEP_LOG), and /tmp/step_times is empty")
-    return {"ranks": rows, "named": len(named), "missing": missing}
+    return {"ranks": rows, "named": len(files), "missing": missing}
 
 
 if __name__ == "__main__":

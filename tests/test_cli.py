@@ -197,3 +197,39 @@ def test_every_fact_says_what_it_means():
     from triage.facts import registry
 
     assert not [name for name, spec in registry.catalogue().items() if spec.says in ("", name)]
+
+
+def test_a_log_that_moves_while_no_node_answers_is_healthy_with_a_finding(tmp_path):
+    import threading
+    import time
+
+    log = tmp_path / "job.log"
+    stop = threading.Event()
+
+    def train():
+        for step in range(1, 4000):
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+            with log.open("a") as file:
+                file.write(f" [{stamp}.000] iteration {step:8d}/   90000 | elapsed time per iteration (ms): 100.0 |\n")
+            if stop.wait(0.1):
+                return
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    time.sleep(2.0)
+    (tmp_path / "i.yaml").write_text(
+        f'jobs:\n  "7": {{nodes: "n[1-2]", log: {log}}}\nhosts:\n  "n[1-2]": {{address: 127.0.0.1, port: 1}}\n'
+    )
+    (tmp_path / "known").write_text("")
+    key = tmp_path / "key"
+    subprocess.run([sys.executable, "-c", KEY, str(key)], check=True)
+    done = triage(
+        "frozen-job", "7", "--inventory", tmp_path / "i.yaml", "--key", key, "--known-hosts", tmp_path / "known",
+        "--output", "json", env={"TRIAGE_STATE_DIR": str(tmp_path / "state")},
+    )  # fmt: skip
+    stop.set()
+    thread.join()
+    report = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert report["verdict"]["cause"] == "healthy/unreachable"
+    assert [f["part"] for f in report["findings"] if f["class"] == "node"] == ["n1, n2"]

@@ -95,7 +95,8 @@ def test_the_same_incident_is_not_poked_twice_and_text_replays_byte_for_byte(fro
 def test_a_walk_can_be_stopped_and_a_changed_case_is_told(frozen, state):
     newest = max((state / "cases").iterdir(), key=lambda p: p.stat().st_mtime_ns)
     stopped = replay(state, "--until", "pulse", "--output", "json")
-    assert [step["question"] for step in json.loads(stopped.stdout)["walk"]] == ["state", "finished", "pulse"]
+    asked = [step["question"] for step in json.loads(stopped.stdout)["walk"]]
+    assert asked[-1] == "pulse" and len(asked) < len(json.loads(replay(state, "--output", "json").stdout)["walk"])
     with open(newest / "samples.jsonl", "a") as file:
         file.write("not a sample\n")
     told = replay(state)

@@ -8,7 +8,9 @@
       SHA256SUMS      of all the above
 
 An interrupted run leaves case.json and samples.jsonl: enough to replay. Everything in a case of somebody else is hostile
-input: sizes are bounded, lines that are no samples are counted and skipped, links are not followed.
+input: sizes are bounded, links are not followed, lines that are no samples of the job's nodes are counted and skipped,
+samples are held to the shape of their probe, names of nodes to that of hosts, and the command line that looks again is
+quoted anew: what a report prints is meant to be pasted.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -26,12 +29,16 @@ from typing import Any
 
 from triage.errors import ConfigError, UsageError
 from triage.model import Attempt, Fact, Job, Node, Sample
+from triage.readers.shapes import checked
+from triage.schedulers import hostlist
 
 SCHEMA = "triage.case/1"
 MAX_FILE = 64 << 20
 MAX_LINE = 2 << 20
 MAX_SAMPLES = 400_000
 STATUSES = ("ok", "absent", "denied", "timeout", "malformed", "error")
+LOOKS = ("A", "B", "C")
+MAX_AGAIN = 2000
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class CaseFile:
     tool_version: str = ""
     complete: bool = True
     samples: tuple[Sample, ...] = ()
-    skipped: int = 0  # lines of samples.jsonl that were no samples
+    skipped: int = 0  # lines of samples.jsonl that were no samples of this job's nodes
 
 
 def new_id(job_id: str, now: float) -> str:
@@ -62,26 +69,37 @@ def new_id(job_id: str, now: float) -> str:
 
 
 class CaseWriter:
-    """Writes a case while it happens. Every failure to write is remembered, never raised: diagnosing goes first."""
+    """Writes a case while it happens. Every failure to write is remembered, never raised: diagnosing goes first.
+
+    After the first failure (a full disk, a limit on file sizes) no further sample is written: a torn line in the middle
+    and lines after it would look like a case that holds everything. It is then saved as not complete.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.trouble = ""
-        self._samples: Any = None
+        self._samples: int | None = None
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=False)
-            self._samples = open(folder / "samples.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+            self._samples = os.open(
+                folder / "samples.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
-            self.trouble = f"the case could not be saved in {folder}: {error.strerror}"
+            self._failed("be saved in", error)
 
     def sample(self, sample: Sample) -> None:
         if self._samples is None:
             return
         try:
-            self._samples.write(json.dumps(asdict(sample), sort_keys=True, allow_nan=False) + "\n")
-            self._samples.flush()
-        except (OSError, ValueError) as error:
-            self.trouble = f"the case could not be written on: {error}"
+            # No buffer of ours: what a failed write leaves in one would be written again, or fail again, at the end.
+            rest = memoryview((json.dumps(asdict(sample), sort_keys=True, allow_nan=False) + "\n").encode())
+            while rest:
+                rest = rest[os.write(self._samples, rest) :]
+        except OSError as error:
+            self._failed("be written on in", error)
+            self.close()
+        except (ValueError, TypeError, RecursionError) as error:  # what is no JSON never was a sample
+            self._failed("hold all samples in", error)
 
     def save(self, content: CaseFile, facts: Mapping[str, Fact], report_json: str | None) -> None:
         """case.json and, when there are any, facts and report; then the sums."""
@@ -89,24 +107,37 @@ class CaseWriter:
             "schema": SCHEMA,
             **{f.name: getattr(content, f.name) for f in fields(content) if f.name not in ("samples", "job", "playbooks", "skipped")},
             "job": asdict(content.job),
+            "complete": content.complete and not self.trouble,
         }  # fmt: skip
-        files = {"case.json": json.dumps(head, indent=1, sort_keys=True, allow_nan=False) + "\n"}
-        for name, text in content.playbooks.items():
-            files[f"playbooks/{name}.yaml"] = text
-        if facts:
-            files["facts.json"] = json.dumps({k: asdict(v) for k, v in facts.items()}, indent=1, sort_keys=True) + "\n"
-        if report_json is not None:
-            files["report.json"] = report_json
         try:
+            files = {"case.json": json.dumps(head, indent=1, sort_keys=True, allow_nan=False) + "\n"}
+            for name, text in content.playbooks.items():
+                files[f"playbooks/{name}.yaml"] = text
+            if facts:
+                told = {name: asdict(fact) for name, fact in facts.items()}
+                files["facts.json"] = json.dumps(told, indent=1, sort_keys=True) + "\n"
+            if report_json is not None:
+                files["report.json"] = report_json
             for name, text in files.items():
                 _write(self.folder / name, text)
             _write(self.folder / "SHA256SUMS", self._sums())
-        except OSError as error:
-            self.trouble = f"the case could not be written on: {error.strerror}"
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            self._failed("be saved in", error)
 
     def close(self) -> None:
-        if self._samples is not None:
-            self._samples.close()
+        if self._samples is None:
+            return
+        try:
+            os.close(self._samples)
+        except OSError as error:  # network storage tells of a full disk only now
+            self._failed("be written on in", error)
+        finally:
+            self._samples = None
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """The first failure is the one that explains the others."""
+        why = error.strerror if isinstance(error, OSError) else str(error)[:120]
+        self.trouble = self.trouble or f"the case could not {what} {self.folder}: {why or error.__class__.__name__}"
 
     def _sums(self) -> str:
         lines = []
@@ -128,7 +159,8 @@ def read(folder: Path) -> CaseFile:
     head = _object(_text(folder / "case.json"), f"{folder}/case.json")
     if head.get("schema") != SCHEMA:
         raise ConfigError(f"{folder}/case.json: schema {str(head.get('schema'))[:40]!r} is not {SCHEMA}")
-    samples, skipped = _samples(folder / "samples.jsonl")
+    job = _job(head.get("job"), folder)
+    samples, skipped = _samples(folder / "samples.jsonl", {node.name for node in job.nodes})
     books: dict[str, str] = {}
     if (folder / "playbooks").is_dir():
         for path in sorted((folder / "playbooks").iterdir()):
@@ -136,23 +168,38 @@ def read(folder: Path) -> CaseFile:
                 books[path.stem] = _text(path)
     took = head.get("took_s")
     return CaseFile(
-        case=str(head.get("case", folder.name))[:120],
-        command=str(head.get("command", "frozen-job"))[:40],
-        job=_job(head.get("job"), folder),
+        case=_words(head.get("case") or folder.name, 120),
+        command=_words(head.get("command") or "frozen-job", 40),
+        job=job,
         observed=_number(head.get("observed"), folder),
         playbooks=books,
         profile=str(head.get("profile") or ""),
-        asked=tuple(str(a)[:40] for a in _list(head.get("asked"))),
-        took_s={str(k)[:40]: float(v) for k, v in took.items() if _is_number(v)} if isinstance(took, dict) else {},
-        pokes=int(head["pokes"]) if isinstance(head.get("pokes"), int) else 0,
-        transport=str(head.get("transport") or "")[:40],
-        warnings=tuple(str(w)[:300] for w in _list(head.get("warnings"))[:50]),
-        again=str(head.get("again") or "")[:2000],
-        tool_version=str(head.get("tool_version") or "")[:40],
+        asked=tuple(_words(a, 40) for a in _list(head.get("asked"))[:50]),
+        took_s={_words(k, 40): float(v) for k, v in list(took.items())[:50] if _is_number(v)}
+        if isinstance(took, dict)
+        else {},
+        pokes=_whole(head.get("pokes"), 0, 1_000_000),
+        transport=_words(head.get("transport"), 40),
+        warnings=tuple(_words(w, 300) for w in _list(head.get("warnings"))[:50]),
+        again=_again(head.get("again")),
+        tool_version=_words(head.get("tool_version"), 40),
         complete=head.get("complete") is True,
         samples=samples,
         skipped=skipped,
     )
+
+
+def _again(value: Any) -> str:
+    """The command line that looks again, quoted anew; "" for what would run anything but `triage frozen-job`."""
+    if not isinstance(value, str) or len(value) > MAX_AGAIN:
+        return ""
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        return ""
+    if words[:2] != ["triage", "frozen-job"] or not all(word.isprintable() for word in words):
+        return ""
+    return shlex.join(words)
 
 
 def damaged(folder: Path) -> list[str]:
@@ -220,6 +267,17 @@ def _object(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where} is not JSON: {str(error)[:80]}") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{where} is not a JSON object")
+    return dict(_whole_signs(value)) if "\\ud" in text.lower() else value
+
+
+def _whole_signs(value: Any) -> Any:
+    """Half a surrogate pair, which JSON can escape, cannot be written as UTF-8: it would break the report at its end."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [_whole_signs(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole_signs(name): _whole_signs(item) for name, item in value.items()}
     return value
 
 
@@ -227,7 +285,7 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
 
-def _samples(path: Path) -> tuple[tuple[Sample, ...], int]:
+def _samples(path: Path, nodes: set[str]) -> tuple[tuple[Sample, ...], int]:
     if not path.exists():
         return (), 0
     found: list[Sample] = []
@@ -236,7 +294,8 @@ def _samples(path: Path) -> tuple[tuple[Sample, ...], int]:
         if not line.strip():
             continue
         sample = _sample(line) if len(line) <= MAX_LINE and len(found) < MAX_SAMPLES else None
-        if sample is None:
+        # "" is our own machine (the job log) or a folder of dumps; any other name must be one of the job's nodes.
+        if sample is None or (sample.node and sample.node not in nodes):
             skipped += 1
         else:
             found.append(sample)
@@ -246,21 +305,28 @@ def _samples(path: Path) -> tuple[tuple[Sample, ...], int]:
 def _sample(line: bytes) -> Sample | None:
     try:
         value = json.loads(line, parse_constant=_refuse)
+        if isinstance(value, dict) and b"\\ud" in line.lower():
+            value = _whole_signs(value)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("data"), dict) or value.get("status") not in STATUSES:
+    if not isinstance(value, dict) or not isinstance(value.get("data"), dict):
         return None
-    return Sample(
-        probe=str(value.get("probe"))[:40],
-        node=str(value.get("node") or "")[:253],
-        look=str(value.get("look") or "")[:8],
-        status=value["status"],
-        data=value["data"],
-        version=value["version"] if isinstance(value.get("version"), int) else 1,
-        took_s=_maybe(value.get("took_s")),
-        at=_maybe(value.get("at")),
-        received=_maybe(value.get("received")),
-        notes=tuple(str(n)[:300] for n in _list(value.get("notes"))[:20]),
+    status, look, probe, node = value.get("status"), value.get("look"), value.get("probe"), value.get("node") or ""
+    if status not in STATUSES or look not in LOOKS or not isinstance(probe, str) or not isinstance(node, str):
+        return None
+    return checked(
+        Sample(
+            probe=_words(probe, 40),
+            node=node,
+            look=look,
+            status=status,
+            data=value["data"],
+            version=_whole(value.get("version"), 1, 1_000_000),
+            took_s=_maybe(value.get("took_s")),
+            at=_maybe(value.get("at")),
+            received=_maybe(value.get("received")),
+            notes=tuple(_words(n, 300) for n in _list(value.get("notes"))[:20]),
+        )
     )
 
 
@@ -272,32 +338,49 @@ def _job(value: Any, folder: Path) -> Job:
         if isinstance(entry, dict) and entry.get("name"):
             nodes.append(
                 Node(
-                    name=str(entry["name"])[:253],
-                    address=str(entry.get("address") or "")[:253],
-                    port=entry["port"] if isinstance(entry.get("port"), int) else 22,
-                    user=str(entry.get("user") or "")[:64],
-                    fabric=tuple(str(f)[:253] for f in _list(entry.get("fabric"))[:64]),
-                    state=str(entry.get("state") or "")[:64],
-                    state_reason=str(entry.get("state_reason") or "")[:200],
+                    name=_host(entry["name"], folder),
+                    address=_words(entry.get("address"), 253),
+                    port=_whole(entry.get("port"), 22, 65_535),
+                    user=_words(entry.get("user"), 64),
+                    fabric=tuple(_words(f, 253) for f in _list(entry.get("fabric"))[:64]),
+                    state=_words(entry.get("state"), 64),
+                    state_reason=_words(entry.get("state_reason"), 200),
                 )
             )
     attempt, match = _dict(value.get("attempt")), _dict(value.get("match"))
     return Job(
-        id=str(value.get("id") or "")[:120],
-        scheduler=str(value.get("scheduler") or "")[:40],
+        id=_words(value.get("id"), 120),
+        scheduler=_words(value.get("scheduler"), 40),
         nodes=tuple(nodes),
-        cluster=str(value.get("cluster") or "")[:80],
-        state=str(value.get("state") or "unknown")[:20],
+        cluster=_words(value.get("cluster"), 80),
+        state=_words(value.get("state") or "unknown", 20),
         attempt=Attempt(
-            attempt["restart"] if isinstance(attempt.get("restart"), int) else 0,
-            _maybe(attempt.get("started")),
-            _maybe(attempt.get("ended")),
+            _whole(attempt.get("restart"), 0, 1_000_000), _maybe(attempt.get("started")), _maybe(attempt.get("ended"))
         ),
-        log=str(value.get("log") or "")[:1000],
-        user=str(value.get("user") or "")[:64],
-        match={str(k)[:80]: str(v)[:200] for k, v in list(match.items())[:20]},
+        log=_words(value.get("log"), 1000),
+        user=_words(value.get("user"), 64),
+        match={_words(k, 80): _words(v, 200) for k, v in list(match.items())[:20]},
         deadline=_maybe(value.get("deadline")),
     )
+
+
+def _host(name: Any, folder: Path) -> str:
+    """A node's name as hostlist would give it. `-oProxyCommand=…` is an option of ssh, and `a;b` two commands."""
+    try:
+        if isinstance(name, str) and hostlist.expand(name) == [name]:
+            return name
+    except UsageError:
+        pass
+    raise ConfigError(f"{folder}/case.json: {_words(name, 60)!r} is not a host name")
+
+
+def _words(value: Any, most: int) -> str:
+    """Bounded text of one line, without control characters; null is ""."""
+    return "".join(c if c.isprintable() else " " for c in ("" if value is None else str(value)[:most]))
+
+
+def _whole(value: Any, otherwise: int, most: int) -> int:
+    return value if type(value) is int and 0 <= value <= most else otherwise
 
 
 def _dict(value: Any) -> dict[Any, Any]:
@@ -309,7 +392,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e10
 
 
 def _maybe(value: Any) -> float | None:

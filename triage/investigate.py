@@ -27,6 +27,7 @@ from triage.facts.evidence import Evidence
 from triage.facts.pace import job_change
 from triage.facts.ranktable import rank_sets, rank_table
 from triage.model import Job, Report, Sample
+from triage.readers.shapes import checked
 from triage.tree.load import limits_of
 from triage.tree.walk import Request
 
@@ -84,8 +85,8 @@ def probe_names() -> tuple[str, ...]:
 
 
 def normal(sample: Sample) -> Sample:
-    """The sample as a case would give it back: what JSON cannot hold is gone before anything is concluded from it."""
-    return replace(sample, data=json.loads(json.dumps(dict(sample.data), default=str)))
+    """The sample as a case would give it back, or as malformed: nothing that has not the shape of its probe's answer goes on."""
+    return checked(replace(sample, data=json.loads(json.dumps(dict(sample.data), default=str))))
 
 
 class _Run:

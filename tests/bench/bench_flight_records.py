@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 
-from triage.probes import flight_recorder as probe
+from triage.probes import _records as probe
 
 from triage.facts import registry
 from triage.facts.evidence import Evidence

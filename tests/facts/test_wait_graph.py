@@ -8,7 +8,7 @@ from pathlib import Path
 
 import collective_simulator as simulator
 import pytest
-from triage.probes import flight_recorder as probe
+from triage.probes import _records as probe
 from written_records import TP_DP, WORLD, picture, record, repeated
 
 from triage.facts.collectives import decode, folded, members, spoken

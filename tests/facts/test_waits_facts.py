@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from written_dumps import CREATED, GROUPS, LATE, WAITS, WROTE, add_dumps, everyone, ranks_of, world_with
 from written_evidence import NOW, World
 from written_records import T0_NS, record
 
@@ -15,56 +16,6 @@ from triage.readers.flight_records import read_folder
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "flight-recorder"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real dumps of ../shared/data are not here")
-
-RANKS = {"0": ("default_pg", [0, 1, 2, 3, 4, 5, 6, 7])}
-GROUPS = {**RANKS, **{str(i + 1): ("TP", [2 * i, 2 * i + 1]) for i in range(4)}}
-WAITS = ["0 1 all_reduce", "0 2 all_reduce open"]
-LATE = ["0 1 all_reduce"]
-WROTE = NOW - 1.0  # when the dumps were written, after look A
-CREATED = NOW - 400  # when what is open was enqueued
-
-
-def world_with(programs, poked=True, **row):
-    """A world of 4 nodes x 2 ranks whose ranks have dumped these operations; None: no dump came."""
-    w = World().processes()
-    add_dumps(w, programs, poked, **row)
-    return w
-
-
-def add_dumps(w, programs, poked=True, created=CREATED, mtime=WROTE, **row):
-    for node, name in enumerate(w.names):
-        rows = []
-        for rank in (2 * node, 2 * node + 1):
-            if rank not in programs:
-                continue
-            made = None
-            if programs[rank] is not None:
-                made = record(rank, programs[rank], GROUPS)
-                move_to(made, created)
-            rows.append(
-                {"rank": rank, "pid": 1000 + rank, "state": "S", "source": "poked" if poked else "file", "path": f"/d{rank}",
-                 "mtime": mtime if made else None, "age_s": 1.0, "stale": False, "why": "" if made else "no dump",
-                 "poke": "written", "record": made, **row.get(f"rank_{rank}", {})}
-            )  # fmt: skip
-        w.add("flight_recorder", name, "C", {"ranks": rows})
-    return w
-
-
-def move_to(made, created):
-    """Shift the record's times so that its newest entry was created then."""
-    shift = created - made["newest_s"]
-    made["newest_s"] += shift
-    for unit in made["open"]:
-        unit["at"] += shift
-
-
-def ranks_of(found):
-    return [part.rank for part in found.parts]
-
-
-def everyone(lines, **others):
-    return {**dict.fromkeys(range(8), lines), **{int(k[1:]): v for k, v in others.items()}}
-
 
 # ---------------------------------------------------------------- unknowns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from triage.probes import flight_recorder as probe
+from triage.probes import _records as probe
 
 from triage.facts.collectives import decode
 from triage.facts.waitgraph import draw

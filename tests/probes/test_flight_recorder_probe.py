@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import _records as records
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,7 +48,7 @@ def dump(entries, ranks="[0, 1, 2, 3]", version="2.10", status=None):
 
 
 def reduced(obj, rank=1, kind="pickle"):
-    made = probe.reduce_dump(obj, rank, kind)
+    made = records.reduce_dump(obj, rank, kind)
     assert len(json.dumps(made)) <= 4096
     return made
 
@@ -81,19 +82,19 @@ def persistent(protocol):
 def test_a_pickle_that_wants_to_run_a_command_is_refused_and_runs_nothing(tmp_path, protocol):
     mark = tmp_path / "ran"
     raw = pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [Evil(mark)]}, protocol)
-    with pytest.raises(probe.BadDump):
-        probe.load_dump(raw)
-    with pytest.raises(probe.BadDump, match="names no classes"):  # the second lock, should the first ever be picked
-        probe._Refusing(io.BytesIO(raw)).load()
+    with pytest.raises(records.BadDump):
+        records.load_dump(raw)
+    with pytest.raises(records.BadDump, match="names no classes"):  # the second lock, should the first ever be picked
+        records._Refusing(io.BytesIO(raw)).load()
     assert not mark.exists()
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_persistent_ids_are_refused(protocol):
-    with pytest.raises(probe.BadDump):
-        probe.load_dump(persistent(protocol))
-    with pytest.raises(probe.BadDump):
-        probe._Refusing(io.BytesIO(persistent(protocol))).load()
+    with pytest.raises(records.BadDump):
+        records.load_dump(persistent(protocol))
+    with pytest.raises(records.BadDump):
+        records._Refusing(io.BytesIO(persistent(protocol))).load()
 
 
 def u32(n):
@@ -130,17 +131,17 @@ def u32(n):
 )
 def test_tricks_with_opcodes_end_in_one_line(trick, raw):
     began = time.process_time()
-    with pytest.raises(probe.BadDump):
-        probe.load_dump(raw)
+    with pytest.raises(records.BadDump):
+        records.load_dump(raw)
     assert time.process_time() - began < 2.0, trick
 
 
 def test_lists_nested_a_hundred_thousand_deep_do_not_crash():
     raw = b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
-    with pytest.raises(probe.BadDump):
-        probe.reduce_dump(probe.load_dump(raw)[0], 0)
-    with pytest.raises(probe.BadDump):
-        probe.load_dump(b'{"entries":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    with pytest.raises(records.BadDump):
+        records.reduce_dump(records.load_dump(raw)[0], 0)
+    with pytest.raises(records.BadDump):
+        records.load_dump(b'{"entries":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 
 
 def test_a_small_pickle_of_shared_lists_that_unfolds_to_milliards_is_reduced_at_once():
@@ -150,19 +151,19 @@ def test_a_small_pickle_of_shared_lists_that_unfolds_to_milliards_is_reduced_at_
     bad = dump([entry(0, input_sizes=laugh, input_dtypes=laugh, process_group=laugh, profiling_name=laugh)])
     bad["pg_config"]["0"]["ranks"] = laugh
     began = time.process_time()
-    assert reduced(probe.load_dump(pickle.dumps(bad, 2))[0])
+    assert reduced(records.load_dump(pickle.dumps(bad, 2))[0])
     assert time.process_time() - began < 1.0
 
 
 def test_a_dump_cut_off_at_any_byte_is_refused():
     raw = pickle.dumps(WAITING, 2)
     for end in range(len(raw)):
-        with pytest.raises(probe.BadDump):
-            probe.load_dump(raw[:end])
+        with pytest.raises(records.BadDump):
+            records.load_dump(raw[:end])
     text = json.dumps(WAITING).encode()
     for end in range(len(text)):
-        with pytest.raises(probe.BadDump):
-            probe.load_dump(text[:end])
+        with pytest.raises(records.BadDump):
+            records.load_dump(text[:end])
 
 
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)
@@ -170,9 +171,9 @@ def test_a_dump_cut_off_at_any_byte_is_refused():
 def test_random_bytes_are_never_more_than_a_bad_dump(raw, how):
     head = (b"", b"\x80\x02", b"{", b"\x80\x04")[how]
     try:
-        obj, kind = probe.load_dump(head + raw)
-        probe.reduce_dump(obj, 0, kind)
-    except probe.BadDump:
+        obj, kind = records.load_dump(head + raw)
+        records.reduce_dump(obj, 0, kind)
+    except records.BadDump:
         pass
 
 
@@ -184,9 +185,9 @@ def test_a_real_looking_dump_with_any_byte_changed_never_crashes():
         for _ in range(rng.choice((1, 1, 2, 5))):
             other[rng.randrange(len(other))] = rng.randrange(256)
         try:
-            obj, kind = probe.load_dump(bytes(other))
-            made = probe.reduce_dump(obj, 0, kind)
-        except probe.BadDump:
+            obj, kind = records.load_dump(bytes(other))
+            made = records.reduce_dump(obj, 0, kind)
+        except records.BadDump:
             continue
         assert len(json.dumps(made)) <= 4096
 
@@ -206,7 +207,7 @@ def test_fields_of_any_type_are_tolerated(changes, config, status, version):
     assert reduced(odd)["n"] == 3
     try:
         reduced({**odd, "version": version, "entries": config})
-    except probe.BadDump:
+    except records.BadDump:
         pass
 
 
@@ -226,17 +227,17 @@ def test_all_known_formats_are_read(version):
 
 def test_a_newer_minor_is_read_with_a_warning_and_another_major_is_refused():
     assert reduced(dump([entry(0)], version="2.11"))["warn"] == ["format 2.11 is newer than 2.10"]
-    with pytest.raises(probe.BadDump, match=r"3\.0 is not supported"):
-        probe.reduce_dump(dump([entry(0)], version="3.0"), 0)
+    with pytest.raises(records.BadDump, match=r"3\.0 is not supported"):
+        records.reduce_dump(dump([entry(0)], version="3.0"), 0)
 
 
 def test_the_plain_list_of_2023_is_unsupported_and_said_so():
-    with pytest.raises(probe.BadDump, match="2023"):
-        probe.reduce_dump(probe.load_dump(pickle.dumps([{"seq_id": 1}], 2))[0], 0)
+    with pytest.raises(records.BadDump, match="2023"):
+        records.reduce_dump(records.load_dump(pickle.dumps([{"seq_id": 1}], 2))[0], 0)
 
 
 def test_json_without_entries_has_none_open():
-    made = reduced(probe.load_dump(b'{"version": "2.10", "pg_config": {}, "pg_status": {}}')[0], kind="json")
+    made = reduced(records.load_dump(b'{"version": "2.10", "pg_config": {}, "pg_status": {}}')[0], kind="json")
     assert (made["n"], made["opens"]) == (0, 0)
 
 
@@ -356,7 +357,7 @@ def test_a_record_fits_in_four_kilobytes_whatever_the_job_does():
     odd["pg_config"] = {n: {"name": n, "desc": d, "ranks": str(sorted(rng.sample(range(512), 40)))} for n, d in groups}
     try:
         made = reduced(odd)
-    except probe.BadDump as error:
+    except records.BadDump as error:
         assert "does not fit" in str(error)
     else:
         assert made["cut"]
@@ -364,16 +365,16 @@ def test_a_record_fits_in_four_kilobytes_whatever_the_job_does():
 
 
 def test_members_fold_to_runs():
-    assert probe.fold(list(range(8192))) == "0+8192"
-    assert probe.fold([3, 7, 11, 15]) == "3+4*4"
+    assert records.fold(list(range(8192))) == "0+8192"
+    assert records.fold([3, 7, 11, 15]) == "3+4*4"
     for ranks in ([], [5], [5, 9], [0, 1, 2, 7], [0, 1, 4, 5, 8, 9, 12, 13], [1, 2, 4, 8, 16]):
         unfolded = []
-        for part in filter(None, probe.fold(ranks).split(",")):
+        for part in filter(None, records.fold(ranks).split(",")):
             start, _, rest = part.partition("+")
             count, _, step = rest.partition("*")
             unfolded += [int(start) + k * int(step or 1) for k in range(int(count or 1))]
         assert unfolded == ranks
-        assert [r for r in range(-3, 20) if probe.holds(probe.fold(ranks), r)] == ranks
+        assert [r for r in range(-3, 20) if records.holds(records.fold(ranks), r)] == ranks
 
 
 # ---------------------------------------------------------------- a node: procfs, files and FIFOs
@@ -606,7 +607,7 @@ def test_a_fifo_a_folder_or_a_giant_in_place_of_the_dump_never_blocks(node):
     os.mkfifo(node.root / "tmp/fr_1")
     (node.root / "tmp/fr_2").mkdir()
     with open(node.root / "tmp/fr_3", "wb") as f:
-        f.truncate(probe.MAX_FILE + 1)
+        f.truncate(records.MAX_FILE + 1)
     found = node.collect()
     assert [found[r]["source"] for r in (1, 2, 3)] == ["none"] * 3
     assert "larger than 64 MiB" in found[3]["why"]
@@ -695,13 +696,13 @@ def test_every_interpreter_from_3_6_reduces_a_dump_to_the_same_record(node):
 @pytest.mark.shared
 def test_real_dumps_reduce_to_four_kilobytes_and_pickle_and_json_agree():
     for path in sorted(DATA.glob("nccl-16-ranks/*/_dump_*")):
-        made = reduced(probe.load_dump(path.read_bytes())[0], int(path.name.split("_")[-1]))
+        made = reduced(records.load_dump(path.read_bytes())[0], int(path.name.split("_")[-1]))
         assert made["active_only"] and not made["warn"] and "cut" not in made
     for path in sorted(DATA.glob("gloo-4-ranks/*/fr_nostack_*.pickle")):
         rank = int(path.stem.split("_")[-1])
         text = path.with_name(f"fr_{rank}.json").read_bytes()
-        one = reduced(probe.load_dump(path.read_bytes())[0], rank)
-        other = reduced(probe.load_dump(text)[0], rank, "json")
+        one = reduced(records.load_dump(path.read_bytes())[0], rank)
+        other = reduced(records.load_dump(text)[0], rank, "json")
         one.pop("kind"), other.pop("kind")
         assert one == other, path
 

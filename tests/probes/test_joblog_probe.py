@@ -287,3 +287,48 @@ def test_a_log_below_another_root_is_read_there(tmp_path) -> None:
     (tmp_path / "shared" / "job.log").write_text(megatron(3, at(21, 0, 0)))
     data = joblog.collect(Ctx(rootfs=str(tmp_path), args={"path": "/shared/job.log"}))
     assert data["path"] == "/shared/job.log" and data["exists"] is True and data["iterations"]["series"][0][0] == 3
+
+
+DONE = [{"id": "done", "pattern": r"after training is done|Training completed", "hint": ["raining"]}]
+
+
+def order(text: str, **more: Any) -> tuple[int | None, int]:
+    """(line of the newest step, line of the word that all is done)"""
+    told = joblog.reduce_log(text.encode(), DONE, now=at(22, 0, 0), **more)
+    return told["iterations"]["last_line_no"], told["hits"][0]["line_no"]
+
+
+def test_lines_are_numbered_alike_for_steps_and_known_lines() -> None:
+    done = "[after training is done]\n"
+    some = "".join(megatron(i, at(21, 0, 0) + i) for i in range(3))
+    more = "".join(megatron(i, at(21, 1, 0) + i) for i in range(3, 5))
+    assert order(some + done) == (3, 4)
+    assert order(done + some) == (4, 1)
+    assert order("x\n" + some + done + "y\n" + more) == (8, 5)
+
+
+def test_lines_are_numbered_across_blocks() -> None:
+    filler = "nothing to see here, move on\n" * 60_000  # more than one block
+    text = filler + megatron(1, at(21, 0, 0)) + filler + "[after training is done]\n" + filler
+    assert len(text) > 3 * joblog.BLOCK
+    assert order(text) == (60_001, 120_002)
+
+
+def test_a_bar_that_is_drawn_once_more_when_all_is_done_is_no_new_step() -> None:
+    def bar(n: int) -> str:
+        return f"100%|####| {n}/265 [11:16:47<00:00, 29.74s/it]"
+
+    text = bar(264) + "\r" + bar(265) + "\nTraining completed.\n{'train_runtime': 40607.5}\n" + bar(265) + "\n"
+    assert order(text) == (1, 2)
+    assert order("Training completed.\n" + bar(1) + "\r" + bar(2) + "\n") == (2, 1)
+
+
+def test_without_step_lines_there_is_no_last_one() -> None:
+    assert order("Training completed.\nstep 3: loss 2.0\n") == (None, 1)
+
+
+def test_a_log_that_begins_with_hundreds_of_undated_lines_has_its_zone_measured_all_the_same() -> None:
+    # 21:40:01 in the log, changed at 19:40:01 UTC: a log of UTC+2.
+    text = "booting\n" * 5000 + "x" * 200_000 + "\n" + megatron(1, at(21, 40, 1))
+    told = joblog.reduce_log(text.encode(), [], mtime=at(19, 40, 1))
+    assert (told["zone"], told["offset_s"], told["first_at"]) == ("utc", 7200.0, None)

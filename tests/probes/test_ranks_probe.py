@@ -63,7 +63,7 @@ def look(run: str, **args: Any) -> dict[str, Any]:
     return data
 
 
-def until(condition: Callable[[], Any], seconds: float = 8.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     end = time.monotonic() + seconds
     while True:
         value = condition()

@@ -146,3 +146,75 @@ def test_plain_number_files_are_found_under_tmp(tmp_path) -> None:
     data = steps.collect(ctx)
     assert [(r["rank"], r["kind"], r["n"], r["last_step"]) for r in data["ranks"]] == [(0, "numbers", 2, 2)]
     assert data["ranks"][0]["columns"] == {"total_ms": [503.9, 504.0]} and data["ranks"][0]["last_at"] > 0
+
+
+def job(number: str, port: str, rank: int, prefix: str = "/steps_", **more: str) -> dict[str, str]:
+    return {"RANK": str(rank), "TRIAGE_STEP_LOG": prefix, "MASTER_ADDR": "n1", "MASTER_PORT": port, "WORLD_SIZE": "4",
+            "SLURM_JOB_ID": number, **more}  # fmt: skip
+
+
+def node(
+    tmp_path: Path, processes: dict[int, dict[str, str]], files: dict[str, str], **args: Any
+) -> list[dict[str, Any]]:
+    for pid, env in processes.items():
+        (tmp_path / "proc" / str(pid)).mkdir(parents=True)
+        (tmp_path / "proc" / str(pid) / "environ").write_bytes(b"".join(f"{k}={v}\0".encode() for k, v in env.items()))
+    for path, text in files.items():
+        (tmp_path / "root" / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / path.lstrip("/")).write_text(text)
+    ctx = Ctx(procfs=str(tmp_path / "proc"), rootfs=str(tmp_path / "root"))
+    ctx.args = args
+    rows: list[dict[str, Any]] = steps.collect(ctx)["ranks"]
+    return rows
+
+
+TWO = {10: job("1", "29500", 0, "/a_"), 11: job("1", "29500", 0, "/a_"), 20: job("2", "29501", 0, "/b_"), 21: job("2", "29501", 3, "/b_")}  # fmt: skip
+FILES = {"/a_0.jsonl": record(5, 0), "/b_0.jsonl": record(90, 0), "/b_3.jsonl": record(90, 3)}
+
+
+def test_every_file_says_whose_it_is(tmp_path) -> None:
+    rows = node(tmp_path, TWO, FILES, job_id="2")
+    assert [(r["rank"], r["path"], r["pids"], r["set"]["SLURM_JOB_ID"], r["set"]["MASTER_PORT"]) for r in rows] == [
+        (0, "/b_0.jsonl", [20, 21], "2", "29501"),
+        (3, "/b_3.jsonl", [21, 20], "2", "29501"),
+        (0, "/a_0.jsonl", [10, 11], "1", "29500"),
+    ]
+
+
+def test_with_match_the_files_of_other_jobs_are_left_out(tmp_path) -> None:
+    rows = node(tmp_path, TWO, FILES, job_id="x", match={"SLURM_JOB_ID": "1"})
+    assert [r["path"] for r in rows] == ["/a_0.jsonl"] and rows[0]["shared"] is False
+
+
+def test_match_may_name_any_variable_and_only_its_value_leaves_the_node(tmp_path) -> None:
+    processes = {10: {**job("1", "1", 0, "/a_"), "MY_RUN": "blue", "SECRET": "s"}, 20: {**job("1", "2", 0, "/b_"), "MY_RUN": "red"}}  # fmt: skip
+    rows = node(tmp_path, processes, FILES, match={"MY_RUN": "blue"})
+    assert [r["path"] for r in rows] == ["/a_0.jsonl"]
+    assert rows[0]["set"]["MY_RUN"] == "blue" and "SECRET" not in json.dumps(rows)
+
+
+def test_a_file_to_which_two_jobs_write_is_told_so(tmp_path) -> None:
+    processes = {10: job("1", "29500", 0), 20: job("2", "29501", 0)}
+    files = {"/steps_0.jsonl": record(5, 0) + record(90, 0)}
+    both = node(tmp_path, processes, files, job_id="1")
+    assert [(r["set"]["SLURM_JOB_ID"], r["shared"]) for r in both] == [("1", False), ("2", False)]
+    assert [r["shared"] for r in node(tmp_path / "again", processes, files, match={"SLURM_JOB_ID": "1"})] == [True]
+
+
+def test_the_file_of_a_rank_that_has_died_is_found_beside_its_siblings(tmp_path) -> None:
+    launched = {"GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    files = {"/steps_2.jsonl": record(9, 2), "/steps_3.jsonl": record(8, 3), "/steps_1.jsonl": record(9, 1)}
+    rows = node(tmp_path, {10: job("1", "29500", 2, **launched)}, files)
+    assert [(r["rank"], r["last_step"], r["pids"]) for r in rows] == [(2, 9, [10]), (3, 8, [10])]
+
+
+def test_an_agent_with_a_number_of_the_scheduler_is_no_rank_where_its_children_wear_one(tmp_path) -> None:
+    agent = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "1", "TRIAGE_STEP_LOG": "/steps_"}
+    files = {"/steps_1.jsonl": record(9, 1), "/steps_2.jsonl": record(9, 2)}
+    assert [r["rank"] for r in node(tmp_path, {9: agent, 10: job("1", "29500", 2)}, files)] == [2]
+    assert [r["rank"] for r in node(tmp_path / "alone", {9: agent}, files)] == [1]
+
+
+def test_a_hostile_environment_leaves_no_control_character_in_the_answer(tmp_path) -> None:
+    rows = node(tmp_path, {10: job("1\x1b[31m", "9" * 5000, 0, "/a_")}, FILES)
+    assert "\x1b" not in json.dumps(rows, ensure_ascii=False) and len(rows[0]["set"]["MASTER_PORT"]) == 1024

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from triage.facts.clocks import log_sample
 from triage.facts.evidence import Evidence
-from triage.facts.job import is_before_last_step
+from triage.facts.job import step_follows
 from triage.facts.ranktable import log_hits, rank_table
 from triage.facts.registry import fact, known, unknown
 from triage.model import Fact, Part
@@ -23,7 +23,10 @@ PHASES = {
 
 
 def open_phase(ev: Evidence) -> tuple[str, str] | None:
-    """(phase, log line) of the last phase that began and has not ended, with no step after it."""
+    """(phase, log line) of the last phase that began and has not ended, with no step known to follow it.
+
+    Where nothing tells of steps (a restore before the first one) the phase stands: it is a lead until its bytes move.
+    """
     sample = log_sample(ev)
     if sample is None:
         return None
@@ -34,7 +37,7 @@ def open_phase(ev: Evidence) -> tuple[str, str] | None:
             continue
         line = _line(begun[-1])
         closed = max((_line(hit) for hit in ended), default=-1)
-        if closed > line or is_before_last_step(sample, begun[-1]):
+        if closed > line or step_follows(ev, sample, begun[-1]):
             continue
         if best is None or line > best[0]:
             best = (line, phase, str(begun[-1].get("text", ""))[:120])

@@ -1,6 +1,6 @@
 """Reduced flight records as the wait graph needs them: groups with members, heads, signatures, order trails.
 
-Input: the records of `probes/flight_recorder.py` (shape: its `reduce_dump`), one a rank. They come from nodes, so each is
+Input: the records of `probes/_records.py` (shape: its `reduce_dump`), one a rank. They come from nodes, so each is
 checked while it is decoded; one that lies about its own shape is left out and listed, it never stops the others.
 What can fool it is told in notes/flight-recorder.md 1.2: one name for several groups, local ids, numbers mixed with p2p.
 """
@@ -261,7 +261,12 @@ def decode(records: Mapping[int, Mapping[str, Any]], world: int | None = None) -
     told.pop("", None)
     if world is None and told:
         world = len(members(told.most_common(1)[0][0]))
-    highest = max([-1, *views, *(m.top() for m in _all_members(views.values()))])
+    if world is not None:
+        # A record that names ranks beyond the job is of another one, or lies; it may not make us loop over them either.
+        for rank in [r for r, view in views.items() if _top(view) >= world]:
+            del views[rank]
+            refused[rank] = f"it names ranks that a job of {world} ranks does not have"
+    highest = max([-1, *views, *(_top(view) for view in views.values())])
     size = max(world or 0, highest + 1)
     groups = _groups(views, size, world is not None)
     for view in views.values():
@@ -269,8 +274,9 @@ def decode(records: Mapping[int, Mapping[str, Any]], world: int | None = None) -
     return Records(views, groups, world, refused)
 
 
-def _all_members(views: Iterable[RankView]) -> list[Members]:
-    return [members(text) for text in {row.get("ranks", "") for v in views for row in v.record["groups"]}]
+def _top(view: RankView) -> int:
+    """The highest rank that a record names."""
+    return max((members(str(row.get("ranks", ""))).top() for row in view.record["groups"]), default=-1)
 
 
 def _view(rank: int, record: Mapping[str, Any]) -> RankView:
@@ -284,6 +290,10 @@ def _view(rank: int, record: Mapping[str, Any]) -> RankView:
                 raise ValueError(name)
         if row.get("status") is not None:
             int(row["status"][0]), int(row["status"][1])
+    if not record.get("open") and (
+        record.get("opens") or any(r.get("first_open") is not None for r in record["groups"])
+    ):
+        raise ValueError("it counts open operations and tells none")
     for pair in record.get("pairs", ()):
         record["groups"][pair[0]]["name"]
         if len(pair) != 7:

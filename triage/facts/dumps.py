@@ -1,7 +1,8 @@
 """Which flight records of a run may be compared, and the picture that they draw together.
 
-Usable is a dump of a process of this attempt, taken after everybody had entered what is open now. The others are listed
-with their reason and never compared: a file carries no job id, host or attempt (notes/flight-recorder.md 6.1).
+Usable is a dump of a process of this attempt, from the node that hosts its rank, taken after everybody had entered what is
+open now. The others are listed with their reason and never compared: a file carries no job id, host or attempt
+(notes/flight-recorder.md 6.1).
 """
 
 from __future__ import annotations
@@ -11,14 +12,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from triage.facts.claims import MOST_PER_NODE, records_of, whole
+from triage.facts.clocks import clock_offsets, our_time
 from triage.facts.collectives import decode
+from triage.facts.ends import ends
 from triage.facts.evidence import Evidence
+from triage.facts.hard import hard_events
+from triage.facts.moments import behind
+from triage.facts.progress import onset_interval
 from triage.facts.ranktable import RankRow, RankTable, rank_table
-from triage.facts.waitgraph import Picture, draw
+from triage.facts.settle import settle
+from triage.facts.waitgraph import Picture
 from triage.model import Sample
 
-# Clocks of two nodes may be this far apart before a dump counts as taken too early.
-CLOCK_SLACK_S = 5.0
+# Beyond the measured error of the clocks: a file's time is the file server's. Dumps of different moments mostly give
+# themselves away by what they hold (moments.py).
+CLOCK_SLACK_S = 1.0
+# Files of a folder say nothing of their clocks; hosts without common time differ by seconds.
+FOLDER_SLACK_S = 5.0
 START_SLACK_S = 2.0  # a process start is known to a second
 
 
@@ -43,7 +54,8 @@ class Waits:
     silent: dict[int, str] = field(default_factory=dict)  # rank -> why there is no dump at all
     samples: list[Sample] = field(default_factory=list)
     picture: Picture | None = None
-    incapable: dict[int, str] = field(default_factory=dict)  # rank -> dead | stopped | d_state
+    incapable: dict[int, str] = field(default_factory=dict)  # rank -> dead | stopped | d_state; no victim of the stall
+    disputed: bool = False  # fresh dumps contradict each other: somebody lies
 
     def why_none(self) -> str:
         """Why there is no picture, in one sentence for the report."""
@@ -60,11 +72,12 @@ def waits(ev: Evidence) -> Waits:
     """Read, sort and compare all dumps once; the facts in waits.py read this (`ev.derive(waits)`)."""
     out = Waits()
     table = ev.derive(rank_table)
-    rows = _rows(ev, table, out)
-    for rank, (sample, row) in sorted(rows.items()):
+    for rank, (sample, row) in sorted(_rows(ev, table, out).items()):
         why = _old(row, table.rows.get(rank))
         record = row.get("record")
-        if why:
+        if rank in table.claimed and table.node_of(rank) is None:
+            out.silent[rank] = table.claimed[rank][:160]  # whose dump it is nobody knows
+        elif why:
             out.stale[rank] = why
         elif isinstance(record, Mapping):
             mtime = row.get("mtime")
@@ -75,43 +88,59 @@ def waits(ev: Evidence) -> Waits:
         else:
             out.silent[rank] = str(row.get("why", ""))[:160]
     _drop_other_worlds(out, table.world_size)
-    _drop_early(out)
-    out.incapable = {rank: how for rank, row in table.rows.items() if (how := _incapable(row))}
+    _drop_early(ev, out)
+    dead, perhaps = _incapable(ev, table)
+    out.incapable = {**perhaps, **dead}
     if out.dumps:
-        records = decode({rank: dump.record for rank, dump in out.dumps.items()}, table.world_size)
-        out.stale.update(records.refused)
-        for rank in records.refused:
-            out.dumps.pop(rank, None)
-        if records.views:
-            out.picture = draw(records, out.incapable)
+        _draw(out, table.world_size, dead, perhaps)
     return out
 
 
+def _draw(out: Waits, world: int | None, dead: Mapping[int, str], perhaps: Mapping[int, str]) -> None:
+    """Decode what is left; leave out what is refused or of another moment; draw."""
+    records = decode({rank: dump.record for rank, dump in out.dumps.items()}, world)
+    bad = dict(records.refused)
+    fresh = {rank for rank, dump in out.dumps.items() if dump.source == "poked"}
+    other = behind(records, fresh)
+    out.disputed = any(rank in fresh for rank in other)
+    bad.update(other)
+    out.stale.update(bad)
+    for rank in bad:
+        out.dumps.pop(rank, None)
+    if other:
+        records = decode({rank: dump.record for rank, dump in out.dumps.items()}, world)
+    if records.views:
+        out.picture = settle(records, dead, perhaps)
+
+
 def _rows(ev: Evidence, table: RankTable, out: Waits) -> dict[int, tuple[Sample, Mapping[str, Any]]]:
-    """The row of each rank: of all answers, that of the node which hosts it (homes are shared), usable, newest."""
+    """The row of each rank: from the node that hosts it, usable, newest. A node has no say on ranks of another."""
     rows: dict[int, tuple[Sample, Mapping[str, Any]]] = {}
+    end = table.world_size or (MOST_PER_NODE * len(ev.job.nodes) if ev.job.nodes else None)
     for sample in ev.of("flight_recorder"):
         out.samples.append(sample)
-        for row in sample.data.get("ranks", ()):
-            if not isinstance(row, Mapping) or not isinstance(row.get("rank"), int):
+        for row in records_of(sample):
+            rank = whole(row.get("rank")) if isinstance(row, Mapping) else None
+            if rank is None or not isinstance(row, Mapping) or rank < 0 or (end is not None and rank >= end):
                 continue
-            rank = int(row["rank"])
-            if rank not in rows or _better(table.node_of(rank), sample, row, *rows[rank]):
+            home = table.node_of(rank)
+            if sample.node and home is not None and sample.node != home:
+                continue
+            if rank not in rows or _better(row, rows[rank][1]):
                 rows[rank] = (sample, row)
     return rows
 
 
-def _better(home: str | None, sample: Sample, row: Mapping[str, Any], old: Sample, old_row: Mapping[str, Any]) -> bool:
-    def weight(s: Sample, r: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
+def _better(row: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    def weight(r: Mapping[str, Any]) -> tuple[bool, bool, float]:
         age = r.get("mtime")
         return (
-            home is not None and s.node == home,
             isinstance(r.get("record"), Mapping) and not r.get("stale"),
             r.get("source") == "poked",
             float(age) if isinstance(age, int | float) else 0.0,
         )
 
-    return weight(sample, row) >= weight(old, old_row)
+    return weight(row) >= weight(old)
 
 
 def _old(row: Mapping[str, Any], process: RankRow | None) -> str:
@@ -128,7 +157,8 @@ def _drop_other_worlds(out: Waits, world: int | None) -> None:
     """A dump whose default group has another size than the job (or than most dumps) is of another job or attempt."""
     sizes: dict[int, str] = {}
     for rank, dump in out.dumps.items():
-        for row in dump.record.get("groups", ()):
+        groups = dump.record.get("groups", ())
+        for row in groups if isinstance(groups, list) else ():
             if isinstance(row, Mapping) and row.get("ranks") and row.get("desc") == "default_pg":
                 sizes[rank] = str(row["ranks"])
     if not sizes:
@@ -142,29 +172,49 @@ def _drop_other_worlds(out: Waits, world: int | None) -> None:
             )
 
 
-def _drop_early(out: Waits) -> None:
-    """A file that lay there before others entered what they wait in shows its rank at an earlier moment, not behind.
-
-    A dump that was written for us is of the same moment as the others. Clocks of two nodes may differ by some seconds.
+def _drop_early(ev: Evidence, out: Waits) -> None:
+    """A file that lay there before others entered what they wait in, or before the job's last step ended, shows its rank
+    at an earlier moment, not behind. A dump that was written for us is of the same moment as the others.
     """
-    entered = {
-        rank: float(at) for rank, d in out.dumps.items() if isinstance(at := d.record.get("newest_s"), int | float)
-    }
+    written = {r: our_time(ev, d.node, d.mtime) for r, d in out.dumps.items() if d.mtime is not None}
+    entered: dict[int, float] = {}
+    for rank, dump in out.dumps.items():
+        at = dump.record.get("newest_s")
+        if isinstance(at, int | float):
+            # No dump holds what came after it; whoever says so is not believed.
+            entered[rank] = min(our_time(ev, dump.node, float(at)), written.get(rank, float(at)) + CLOCK_SLACK_S)
     last = max(entered.values(), default=0.0)
+    interval = ev.derive(onset_interval) if any(d.node and d.source != "poked" for d in out.dumps.values()) else None
     for rank, dump in list(out.dumps.items()):
+        if dump.source == "poked" or rank not in written:
+            continue
+        offset = ev.derive(clock_offsets).get(dump.node)
+        slack = (CLOCK_SLACK_S if dump.node else FOLDER_SLACK_S) + (offset.err_s if offset else 0.0)
+        at = written[rank]
         # Its own newest entry is older than its file, so "last" is another rank's where this holds.
-        if dump.source != "poked" and dump.mtime is not None and last > dump.mtime + CLOCK_SLACK_S:
+        if last > at + slack:
+            out.stale[rank] = f"written {int(last - at)}s before other ranks entered what is open now"
+        elif dump.node and interval is not None and interval[0] > at + slack:
+            out.stale[rank] = f"written {int(interval[0] - at)}s before the job's last step ended"
+        if rank in out.stale:
             out.dumps.pop(rank)
-            out.stale[rank] = f"written {int(last - dump.mtime)}s before other ranks entered what is open now"
 
 
-def _incapable(row: RankRow) -> str:
-    """ "dead", "stopped", "d_state", or "" for a rank that may still move."""
-    if row.gone:
-        return "dead"
-    if row.state in ("T", "t"):
-        return "stopped"
-    looks = [r.get("state") for r in (row.first, row.last) if r]
-    if row.state == "D" and looks and all(state == "D" for state in looks):
-        return "d_state"
-    return ""
+def _incapable(ev: Evidence, table: RankTable) -> tuple[dict[int, str], dict[int, str]]:
+    """(surely dead before the stall, perhaps its cause): rank -> "dead", "stopped" or "d_state". Without its victims."""
+    ended = ev.derive(ends)
+    dead = {rank: "dead" for rank, end in ended.items() if end.kind == "early"}
+    dead.update({event.part.rank: "dead" for event in ev.derive(hard_events) if event.part.rank is not None})
+    perhaps: dict[int, str] = {}
+    for rank, row in table.rows.items():
+        if row.gone and rank not in dead and ended[rank].kind == "undated":
+            perhaps[rank] = "dead"
+        elif row.alive and (state := standing(row)):
+            perhaps[rank] = {"T": "stopped", "D": "d_state"}[state]
+    return dead, perhaps
+
+
+def standing(row: RankRow) -> str:
+    """ "T" or "D" if every look that shows the rank shows it so, else "". A stop between the looks came after the stall."""
+    states = {str(r.get("state")).upper() for r in (row.first, row.last) if r}
+    return states.pop() if len(states) == 1 and row.state is not None and states <= {"T", "D"} else ""

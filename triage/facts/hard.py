@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from triage.facts.clocks import log_sample, log_time, our_time
+from triage.facts.clocks import log_sample, our_time
+from triage.facts.ends import CAUSES, ends, near_the_stall, signal_of
 from triage.facts.evidence import Evidence
-from triage.facts.progress import onset_interval
-from triage.facts.ranktable import log_hits, rank_table
+from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
 from triage.model import Fact, Part, Sample
-
-# Ended by the kernel or an operator (9), by bad memory access (11, 7). Not 6 (abort: mostly a watchdog) nor 15.
-SIGNALS = {9: "SIGKILL", 11: "SIGSEGV", 7: "SIGBUS"}
 
 
 @dataclass(frozen=True)
@@ -33,57 +29,35 @@ class HardEvent:
 
 
 def hard_events(ev: Evidence) -> list[HardEvent]:
-    table = ev.derive(rank_table)
-    interval = ev.derive(onset_interval)
+    table, ended = ev.derive(rank_table), ev.derive(ends)
     events: list[HardEvent] = []
     log = log_sample(ev)
     for row in table.rows.values():
-        if log is None or not row.gone or row.exit_code is None:
+        end = ended.get(row.rank)
+        if log is None or end is None or end.kind != "early" or row.exit_code is None:
             continue
-        signal = _signal(row.exit_code)
-        if signal is None:
-            continue
-        at = _exit_time(ev, row.exit_code, row.pid, row.env.get("LOCAL_RANK"))
-        if _in_time(ev, at, interval):
-            text = f"the launcher says that rank {row.rank} ended by {SIGNALS[signal]} (exit code {row.exit_code})"
-            events.append(HardEvent("killed", Part("rank", row.node, row.rank, why=text), at, text, log))
+        how = CAUSES[signal_of(row.exit_code)]
+        text = f"the launcher says that rank {row.rank} ended by {how} (exit code {row.exit_code})"
+        events.append(HardEvent("killed", Part("rank", row.node, row.rank, why=text), end.at, text, log))
+    # Whoever ended after the stall had begun was not its cause, and the kill that the kernel tells of was another's.
+    gone: dict[str, list[int]] = {}
+    for rank, end in ended.items():
+        if end.kind != "late":
+            gone.setdefault(table.node_of(rank) or "", []).append(rank)
     for node, sample in ev.latest("kernel").items():
-        gone = [row for row in table.rows.values() if row.gone and row.node == node]
-        for event in sample.data.get("events") or ():
+        told = sample.data.get("events")
+        for event in told if isinstance(told, list) and node in gone else ():
             if not isinstance(event, Mapping) or event.get("kind") != "oom":
                 continue
             at = event.get("at")
             ours = our_time(ev, node, float(at)) if isinstance(at, int | float) else None
-            if gone and _in_time(ev, ours, interval):
+            if near_the_stall(ev, node, ours):
                 text = f"the kernel of {node} killed a process for lack of memory: {str(event.get('text', ''))[:120]}"
                 # The kill line names a pid; which rank it was is known only when one rank of the node is gone.
-                owners = gone if len(gone) == 1 else []
-                part = Part("rank", node, owners[0].rank, why=text) if owners else Part("node", node, why=text)
+                owners = gone[node] if len(gone[node]) == 1 else []
+                part = Part("rank", node, owners[0], why=text) if owners else Part("node", node, why=text)
                 events.append(HardEvent("oom", part, ours, text, sample))
     return events
-
-
-def _signal(code: int) -> int | None:
-    number = -code if code < 0 else code - 128 if code > 128 else 0
-    return number if number in SIGNALS else None
-
-
-def _exit_time(ev: Evidence, code: int, pid: int | None, local_rank: str | None) -> float | None:
-    for hit in log_hits(ev, "torchelastic_failed"):
-        groups: Mapping[str, Any] = hit.get("groups") or {}
-        if str(groups.get("code")) == str(code) and str(pid or groups.get("pid")) == str(groups.get("pid")):
-            if local_rank is not None and str(groups.get("lr")) != local_rank:
-                continue
-            return log_time(ev, hit.get("at"))
-    return None
-
-
-def _in_time(ev: Evidence, at: float | None, interval: tuple[float, float] | None) -> bool:
-    """Near the onset? An undated event, or a stall of unknown onset, cannot be ordered and so cannot accuse."""
-    if at is None or interval is None:
-        return False
-    slack = ev.limit("hard_slack_s")
-    return interval[0] - slack <= at <= interval[1] + slack
 
 
 @fact("hard.events", type="number", unit="events")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from triage.facts.clocks import log_sample
+from triage.facts.clocks import log_sample, log_time
 from triage.facts.evidence import Evidence
 from triage.facts.ranktable import log_hits, rank_table
 from triage.facts.registry import fact, known, unknown
+from triage.facts.steps import last_record_end
 from triage.model import Fact, Sample
 
 
@@ -53,11 +54,24 @@ def deadline(ev: Evidence) -> Fact:
     return known(ev.job.deadline - ev.observed)
 
 
-def is_before_last_step(sample: Sample, hit: Mapping[str, Any]) -> bool:
-    """Does a training step follow this line of the log? (The series and the hits both carry the log's own times.)"""
-    series = (sample.data.get("iterations") or {}).get("series") or [[0, None, None]]
-    step, line = series[-1][1], hit.get("last_at")
-    return isinstance(step, int | float) and isinstance(line, int | float) and line < step
+def step_follows(ev: Evidence, sample: Sample, hit: Mapping[str, Any]) -> bool | None:
+    """Does a training step follow this line of the log? None: nothing tells.
+
+    By the order of the lines, which needs no clock and no date; else by the log's own times; where the log holds no step
+    line that we know, by the end of the newest step record.
+    """
+    iterations = sample.data.get("iterations") or {}
+    series = iterations.get("series") or []
+    line, last_line = hit.get("line_no"), iterations.get("last_line_no")
+    at = hit.get("last_at")
+    if series and isinstance(line, int) and isinstance(last_line, int):
+        return line < last_line
+    if series:
+        step = series[-1][1]
+        return at < step if isinstance(step, int | float) and isinstance(at, int | float) else None
+    ours, record = log_time(ev, at), ev.derive(last_record_end)
+    # A record is written when its step ends and the line is printed after it: within a second they are one moment.
+    return ours + 1.0 < record[0] if ours is not None and record is not None else None
 
 
 @fact("job.finished", type="bool")
@@ -69,6 +83,13 @@ def finished(ev: Evidence) -> Fact:
     done = log_hits(ev, "training_finished")
     if not done:
         return known(False, provenance=ev.seen(sample))
-    if is_before_last_step(sample, done[-1]):
-        return known(False, text="an earlier attempt's end; steps follow it", provenance=ev.seen(sample))
-    return known(True, text=f"the job log says: {str(done[-1].get('text', ''))[:100]}", provenance=ev.seen(sample))
+    last = done[-1]
+    at, started = log_time(ev, last.get("last_at")), ev.job.attempt.started
+    if at is not None and started is not None and at < started - 1.0:
+        return known(False, text="the end of an earlier attempt", provenance=ev.seen(sample))
+    follows = step_follows(ev, sample, last)
+    if follows is None:
+        return unknown("the job log says that training is done, and nothing tells whether steps followed that line")
+    if follows:
+        return known(False, text="the job log says that training was done; steps follow", provenance=ev.seen(sample))
+    return known(True, text=f"the job log says: {str(last.get('text', ''))[:100]}", provenance=ev.seen(sample))

@@ -7,9 +7,10 @@ stand for each other, so rank 0's TP group tells what rank 4's should have done 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 
-from triage.facts.collectives import Records
+from triage.facts.collectives import GroupKey, Records
 from triage.facts.signatures import canonical
 
 # ((role of the group, which of that role, number), what must agree) of each unit, oldest first
@@ -43,6 +44,56 @@ def odd_one(records: Records, candidates: Iterable[int]) -> int | None:
     return None
 
 
+def overtakers(records: Records, waiting: Mapping[int, GroupKey], suspects: Collection[int]) -> dict[int, str]:
+    """Ranks that wait for a suspect in one group, but have passed by an earlier collective of another group with it.
+
+    That is one half of a circle; the other half would be the suspect's dump, if there were one: it waits where this rank
+    has not come. rank -> why. What comes earlier is what most other ranks have done before, in their groups of that role.
+    """
+    near: dict[int, None] = {}
+    for info in sorted(records.groups.values(), key=lambda info: len(info.members)):
+        if len(near) < MOST_CANDIDATES and any(rank in info.members for rank in suspects):
+            for rank in islice((r for r in info.members if r in waiting), MOST_CANDIDATES - len(near)):
+                near[rank] = None
+    found: dict[int, str] = {}
+    for rank in near:
+        view, roles = records.views[rank], _roles(records, rank)
+        head = view.head
+        if head is None or head.seq is None:
+            continue
+        here = (*roles[view.keys.index(head.key)], head.seq)
+        passed = {g for g, seq in view.trail() if (*roles[g], seq) != here}
+        owed = {
+            (*roles[g], records.enqueued(view.rows[key], key) + 1): records.groups[key].label()
+            for g, key in enumerate(view.keys)
+            if g in passed and key != head.key and any(r in records.groups[key].members for r in suspects)
+        }
+        seen, before = 0, Counter[tuple[str, int, int]]()
+        for other in _witnesses(records, [rank]) if owed else ():
+            place = {key: i for i, (key, _) in enumerate(trail(records, other))}
+            if other == rank or here not in place:
+                continue
+            seen += 1
+            before.update(key for key in owed if place.get(key, place[here]) < place[here])
+        for key, count in before.items():
+            if count >= 2 and count * 2 > seen:
+                found[rank] = f"has not come to number {key[2]} of {owed[key]}, which {count} others did before"
+    return found
+
+
+def _roles(records: Records, rank: int) -> list[tuple[str, int]]:
+    """(role, which of that role) of each group of a rank, in the order of its keys."""
+    view = records.views[rank]
+    roles: list[tuple[str, int]] = []
+    count: Counter[str] = Counter()
+    for g, key in enumerate(view.keys):
+        desc = str(view.record["groups"][g].get("desc") or "")
+        role = desc or f"{len(records.groups[key].members)} members"
+        roles.append((role, count[role]))
+        count[role] += 1
+    return roles
+
+
 def _witnesses(records: Records, suspects: list[int]) -> list[int]:
     """All ranks with a dump; of very many, those nearest to the suspects (they run the same part of the program)."""
     ranks = sorted(records.views)
@@ -53,14 +104,7 @@ def _witnesses(records: Records, suspects: list[int]) -> list[int]:
 
 def trail(records: Records, rank: int) -> Trail:
     """The last units of a rank in the order of enqueueing."""
-    view = records.views[rank]
-    roles: list[tuple[str, int]] = []
-    count: Counter[str] = Counter()
-    for g, key in enumerate(view.keys):
-        desc = str(view.record["groups"][g].get("desc") or "")
-        role = desc or f"{len(records.groups[key].members)} members"
-        roles.append((role, count[role]))
-        count[role] += 1
+    view, roles = records.views[rank], _roles(records, rank)
     out: Trail = []
     for g, seq in view.trail():
         sig = records.window(rank, view.keys[g]).get(seq, "")

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from triage.facts.clocks import log_sample, log_time, our_time
+from triage.facts.clocks import log_sample, log_time
 from triage.facts.evidence import Evidence
 from triage.facts.onset import Change, change
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
+from triage.facts.steps import FUTURE_S, job_steps, last_record_end
+from triage.facts.steps import last_steps as last_steps
 from triage.model import Fact, Part, Sample
 
 
@@ -86,25 +88,20 @@ def _of_this_attempt(ev: Evidence, rows: list[Any]) -> tuple[list[tuple[float | 
 def rank_paces(ev: Evidence) -> dict[int, RankPace]:
     """The newest step columns of every rank that keeps records."""
     found: dict[int, RankPace] = {}
-    for sample in ev.of("steps"):
-        for entry in sample.data.get("ranks") or ():
-            columns = entry.get("columns") if isinstance(entry, Mapping) else None
-            rank = entry.get("rank") if isinstance(entry, Mapping) else None
-            if not isinstance(columns, Mapping) or not isinstance(rank, int):
-                continue
-            total = columns.get("total_ms") or []
-            numbers = columns.get("step")
-            if not isinstance(numbers, list):  # one number a line: count back from nothing in common
-                continue
-            found[rank] = RankPace(
-                rank,
-                sample.node,
-                sample,
-                _column(numbers, columns.get("compute_ms")),
-                _column(numbers, columns.get("collective_ms")),
-                _column(numbers, columns.get("data_ms")),
-                _column(numbers, total),
-            )
+    for sample, entry in ev.derive(job_steps):
+        columns, rank = entry.get("columns"), entry["rank"]
+        numbers = columns.get("step") if isinstance(columns, Mapping) else None
+        if not isinstance(columns, Mapping) or not isinstance(numbers, list):
+            continue  # one number a line: count back from nothing in common
+        found[rank] = RankPace(
+            rank,
+            sample.node,
+            sample,
+            _column(numbers, columns.get("compute_ms")),
+            _column(numbers, columns.get("collective_ms")),
+            _column(numbers, columns.get("data_ms")),
+            _column(numbers, columns.get("total_ms")),
+        )
     return found
 
 
@@ -321,17 +318,11 @@ def moving(ev: Evidence) -> Fact:
 
 def last_step_end(ev: Evidence) -> tuple[float, str, Sample] | None:
     """The end of the newest step on our clock, from records or log: (time, source, sample)."""
-    best: tuple[float, str, Sample] | None = None
-    for sample in ev.of("steps"):
-        for entry in sample.data.get("ranks") or ():
-            at = entry.get("last_at") if isinstance(entry, Mapping) else None
-            if isinstance(at, int | float):
-                ours = our_time(ev, sample.node, float(at))
-                if best is None or ours > best[0]:
-                    best = (ours, "step records", sample)
+    record = ev.derive(last_record_end)
+    best = (record[0], "step records", record[1]) if record else None
     series = ev.derive(job_series)
     if series and series.sample and series.source == "job log":
-        times = [at for at, _ in series.steps if at is not None]
+        times = [at for at, _ in series.steps if at is not None and at <= ev.observed + FUTURE_S]
         if times and (best is None or times[-1] > best[0]):
             best = (times[-1], "job log", series.sample)
     return best

@@ -16,6 +16,7 @@ from triage.facts.evidence import Evidence
 from triage.facts.pace import job_change, job_series, last_step_end, rank_paces
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
+from triage.facts.steps import last_steps
 from triage.model import Fact, Sample
 
 
@@ -55,7 +56,7 @@ def _steps_between_looks(ev: Evidence) -> tuple[list[str], list[Sample]]:
     seen: list[Sample] = []
     rose, watched = 0, 0
     for a, b in ev.both_looks("steps").values():
-        before, after = _last_steps(a), _last_steps(b)
+        before, after = last_steps(ev, a), last_steps(ev, b)
         up = [rank for rank in after if rank in before and after[rank] > before[rank]]
         watched += sum(rank in before for rank in after)
         rose += len(up)
@@ -71,16 +72,6 @@ def _steps_between_looks(ev: Evidence) -> tuple[list[str], list[Sample]]:
             break
         del node
     return signs, seen
-
-
-def _last_steps(sample: Sample) -> dict[int, float]:
-    return {
-        entry["rank"]: entry["last_step"]
-        for entry in sample.data.get("ranks") or ()
-        if isinstance(entry, Mapping)
-        and isinstance(entry.get("rank"), int)
-        and isinstance(entry.get("last_step"), int | float)
-    }
 
 
 def _log_step(sample: Sample) -> int | None:
@@ -242,7 +233,7 @@ def onset(ev: Evidence) -> Fact:
 def last_step(ev: Evidence) -> Fact:
     """The number of the last step that was logged or recorded."""
     series = ev.derive(job_series)
-    numbers = [n for s in ev.of("steps") for n in _last_steps(s).values()]
+    numbers: list[int] = [n for s in ev.of("steps") for n in last_steps(ev, s).values()]
     if series and series.last_step is not None:
         numbers.append(series.last_step)
     return known(int(max(numbers))) if numbers else unknown("no step was logged or recorded")

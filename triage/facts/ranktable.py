@@ -1,6 +1,7 @@
 """One table of all ranks of the job: where each lives, and whether it lives.
 
-Sources: the `ranks` probe in both looks, `reach` (what we may see), the launcher's lines in the job log, `contact`.
+Sources: the `ranks` probe in both looks as far as it may be believed (claims.py), `reach` (what we may see), the
+launcher's lines in the job log, `contact`, and dumps that a rank wrote when it was asked.
 What can fool it: a node whose processes we may not see (nothing is then "gone"), a second job of the same user on the
 node (other rank set), a pid that was given to another process (the start time is compared), orphaned loader workers
 that wear the rank's environment.
@@ -9,14 +10,16 @@ that wear the rank's environment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from triage.facts.claims import ATTEMPT_SLACK_S, Claims, claims, environment, records_of, whole
+from triage.facts.claims import belongs as belongs
+from triage.facts.claims import set_of as set_of
 from triage.facts.evidence import Evidence
 from triage.model import Sample
 
-# The environment that makes two processes members of one rank set (DESIGN section 2, "Rank").
-SET_KEYS = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+STATES = frozenset("RSDTtZXIWKP")  # proc(5)
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class RankRow:
     first: Mapping[str, Any] | None = None  # the record of look A
     last: Mapping[str, Any] | None = None  # the record of look B (or A, where B has none)
     exit_code: int | None = None  # from the launcher's line
+    exit_at: float | None = None  # as the log dates that line
 
 
 @dataclass(frozen=True)
@@ -44,83 +48,36 @@ class RankTable:
     node_ranks: Mapping[str, tuple[int, ...]]  # node -> ranks known to be hosted there, alive or gone
     full_nodes: frozenset[str]  # nodes whose processes we see fully, in the newest look
     sets: tuple[tuple[tuple[str, str], ...], ...] = ()  # rank sets seen that belong to the job, as (name, value) pairs
-    notes: tuple[str, ...] = ()
+    claimed: Mapping[int, str] = field(default_factory=dict)  # rank -> why a claim on it is not believed
 
     def node_of(self, rank: int) -> str | None:
         row = self.rows.get(rank)
         return row.node if row else None
 
 
-def set_of(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((key, env[key]) for key in SET_KEYS if key in env)
+@dataclass(frozen=True)
+class Exit:
+    """A launcher's line "failed (exitcode: -9) local_rank: 1 (pid: N)", tied to a rank."""
 
-
-def belongs(env: Mapping[str, str], job_id: str, match: Mapping[str, str]) -> bool | None:
-    """Is a process of this environment one of the job's? None: neither the inventory nor the launcher tells."""
-    if match:
-        return all(env.get(name) == value for name, value in match.items())
-    told = [env[name] for name in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID") if name in env]
-    if job_id in told:
-        return True
-    return None
-
-
-@dataclass
-class _Choice:
-    """Which rank sets the job's processes form."""
-
-    keep: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)  # node, look, record
-    sets: list[tuple[tuple[str, str], ...]] = field(default_factory=list)
+    code: int
+    at: float | None  # as the log dates it
+    pid: int
 
 
 def rank_sets(ev: Evidence) -> list[tuple[tuple[str, str], ...]]:
     """The rank sets that could be this job: exactly one is good; the caller refuses two (exit 2)."""
-    return list(_choose(ev).sets)
-
-
-def _choose(ev: Evidence) -> _Choice:
-    seen = [
-        (sample.node, sample.look, record)
-        for sample in ev.of("ranks")
-        for record in sample.data.get("ranks", ())
-        if isinstance(record, Mapping) and isinstance(record.get("rank"), int)
-    ]
-    # A launcher's own number (SLURM_PROCID …) is a rank only where no process of the job wears RANK itself.
-    if any(r.get("rank_from", "RANK") == "RANK" for _, _, r in seen):
-        seen = [(n, look, r) for n, look, r in seen if r.get("rank_from", "RANK") == "RANK"]
-    marked = [(n, look, r) for n, look, r in seen if belongs(_env(r), ev.job.id, ev.job.match)]
-    # With a rule (match, or an id in the environment) only what it marks counts; without one, a single set is the job.
-    keep = marked if marked or ev.job.match else seen
-    choice = _Choice(keep)
-    for _, _, record in keep:
-        group = set_of(_env(record))
-        if group not in choice.sets:
-            choice.sets.append(group)
-    return choice
-
-
-def _env(record: Mapping[str, Any]) -> Mapping[str, str]:
-    env = record.get("env")
-    return env if isinstance(env, Mapping) else {}
+    return list(ev.derive(claims).sets)
 
 
 def rank_table(ev: Evidence) -> RankTable:
-    choice = ev.derive(_choose)
-    by_look: dict[str, dict[int, tuple[str, Mapping[str, Any]]]] = {"A": {}, "B": {}}
-    world: int | None = None
-    for node, look, record in choice.keep:
-        by_look.setdefault(look, {})[int(record["rank"])] = (node, record)
-        size = record.get("world_size")
-        if isinstance(size, int) and 0 < size <= 1_000_000:
-            world = max(world or 0, size)
-    first, last = by_look["A"], by_look["B"]
-    newest = {s.node: s for s in ev.of("ranks")}
-    full = frozenset(node for node, s in newest.items() if _sees_fully(ev, s))
-    homes = _homes(ev, choice, world)
-    exits = launcher_exits(ev)
-    rows: dict[int, RankRow] = {}
-    for rank in sorted(set(first) | set(last) | set(homes) | (set(range(world)) if world else set())):
-        rows[rank] = _row(ev, rank, first.get(rank), last.get(rank), homes.get(rank), newest, full, exits)
+    found = ev.derive(claims)
+    newest = ev.latest("ranks")
+    full = frozenset(node for node, s in newest.items() if node not in found.broken and _sees_fully(ev, s))
+    world = found.world
+    told = {rank for look in found.looks.values() for rank in look} | set(found.homes) | set(found.impostors)
+    doubted = {rank for rank in found.doubted if world is None or 0 <= rank < world}
+    make = _Rows(ev, found, newest, full)
+    rows = {rank: make.row(rank) for rank in sorted(told | doubted | set(range(world or 0)))}
     hosted: dict[str, list[int]] = {}
     for row in rows.values():
         if row.node:
@@ -130,8 +87,19 @@ def rank_table(ev: Evidence) -> RankTable:
         world,
         {node: tuple(ranks) for node, ranks in hosted.items()},
         full,
-        tuple(choice.sets),
+        tuple(found.sets),
+        {**{rank: why for rank, (_, why) in found.impostors.items()}, **found.doubted},
     )
+
+
+def _uids(ev: Evidence) -> set[object]:
+    """The users under whom the ranks of all nodes run."""
+    return {
+        r.get("uid")
+        for sample in ev.of("ranks")
+        for r in records_of(sample)
+        if isinstance(r, Mapping) and isinstance(r.get("uid"), int)
+    }
 
 
 def _sees_fully(ev: Evidence, sample: Sample) -> bool:
@@ -140,137 +108,182 @@ def _sees_fully(ev: Evidence, sample: Sample) -> bool:
         return False
     if sample.data.get("sees_all") is True:
         return True
-    reach = ev.latest("reach").get(sample.node)
+    reach = ev.derive(_reach).get(sample.node)
     hidden = reach is None or reach.data.get("hidepid") not in (None, 0)
     if hidden:
         return False
     # The job's user: its own ranks elsewhere run under the uid that probes with.
     uid = sample.data.get("own_uid")
-    uids = {
-        record.get("uid")
-        for other in ev.of("ranks")
-        for record in other.data.get("ranks", ())
-        if isinstance(record, Mapping)
-    }
-    return uid is not None and uids == {uid}
+    return uid is not None and ev.derive(_uids) == {uid}
 
 
-def _homes(ev: Evidence, choice: _Choice, world: int | None) -> dict[int, tuple[str, str]]:
-    """rank -> (node, how we know), for ranks that no look shows."""
-    seen = {int(record["rank"]): node for node, _, record in choice.keep}
-    homes: dict[int, tuple[str, str]] = {}
-    for node, _, record in choice.keep:
-        group, size = record.get("group_rank"), record.get("local_world_size")
-        # Nodes with unequal numbers of ranks break the product: believe it only where it also places the sibling itself.
-        if (
-            isinstance(group, int)
-            and isinstance(size, int)
-            and 0 < size <= 64
-            and group * size <= int(record["rank"]) < (group + 1) * size
-        ):
-            for rank in range(group * size, (group + 1) * size):
-                if rank not in seen and (world is None or rank < world):
-                    homes[rank] = (node, "placed by its siblings' GROUP_RANK")
-    if world is not None:
-        # By elimination: every other rank is placed, all other nodes host equally many, and exactly one hosts none.
-        missing = [r for r in range(world) if r not in seen and r not in homes]
-        counts: dict[str, int] = {}
-        for node in [*seen.values(), *(node for node, _ in homes.values())]:
-            counts[node] = counts.get(node, 0) + 1
-        empty = [n.name for n in ev.job.nodes if n.name not in counts]
-        if missing and len(empty) == 1 and set(counts.values()) == {len(missing)}:
-            for rank in missing:
-                homes[rank] = (empty[0], "placed by elimination: only this node hosts none")
-    return homes
+def _reach(ev: Evidence) -> dict[str, Sample]:
+    return ev.latest("reach")
 
 
-def _row(
-    ev: Evidence,
-    rank: int,
-    first: tuple[str, Mapping[str, Any]] | None,
-    last: tuple[str, Mapping[str, Any]] | None,
-    home: tuple[str, str] | None,
-    newest: Mapping[str, Sample],
-    full: frozenset[str],
-    exits: Mapping[tuple[str, int], int],
-) -> RankRow:
-    now = last
-    if first and not last:
-        # Seen in A only. Without a look B of that node A is simply the newest we have.
-        sample = newest.get(first[0])
-        if sample is None or sample.look == "A":
-            now = first
-    if now:
-        node, record = now
-        state = record.get("state")
-        pid = record.get("pid")
-        if state in ("Z", "X"):
-            return RankRow(
-                rank, node, pid, state, record.get("start_s"), _env(record), False, True,
-                "its process is a zombie", first[1] if first else None, record,
-            )  # fmt: skip
+class _Rows:
+    """Makes one row after the other."""
+
+    def __init__(self, ev: Evidence, found: Claims, newest: Mapping[str, Sample], full: frozenset[str]) -> None:
+        self.found, self.newest, self.full = found, newest, full
+        self.first, self.last = found.looks.get("A", {}), found.looks.get("B", {})
+        self.exits = ev.derive(launcher_exits)
+        self.answered = ev.derive(_answered)
+        self.strangers = {
+            (node, int(r["rank"]))
+            for node, records in found.listed.items()
+            for r in records.values()
+            if set_of(environment(r)) in found.sets
+        }
+
+    def row(self, rank: int) -> RankRow:
+        if rank in self.found.doubted:
+            return _unknown(rank, None, self.found.doubted[rank])
+        row = self._by_processes(rank)
+        if not row.alive and row.node and (row.node, rank) in self.answered:
+            # It ran after the looks: whatever hid its process there, it is not gone.
+            why = "it wrote a flight record when it was asked, after the looks"
+            return replace(row, alive=True, gone=False, state=None, why=why)
+        return row
+
+    def _by_processes(self, rank: int) -> RankRow:
+        first, last, home = self.first.get(rank), self.last.get(rank), self.found.homes.get(rank)
+        now = last
+        if first and not last:
+            node, record = first
+            sample = self.newest.get(node)
+            again = self.found.listed.get(node, {}).get(record.get("pid") or -1)
+            if sample is None or sample.look == "A":
+                now = first  # without a look B of that node A is simply the newest we have
+            elif again is not None and again.get("start_ticks") == record.get("start_ticks"):
+                # The same process is there, under another number or environment: hardly a death.
+                now = (node, {**record, "state": again.get("state")})
+        before = first[1] if first else None
+        if now:
+            return _seen(rank, *now, before)
+        node_name = first[0] if first else (home[0] if home else None)
+        told = before or {}
+        exit_ = self.exits.get((node_name or "", rank))
+        impostor = self.found.impostors.get(rank)
+        if impostor and exit_ is None:
+            return _unknown(rank, node_name or impostor[0], impostor[1])
+        if node_name is None:
+            return _unknown(rank, None, "no node is known to host it")
+        pid = whole(told.get("pid")) or (exit_.pid if exit_ and exit_.pid else None)
+        base = (rank, node_name, pid, None, _start(told), environment(told))
+        if node_name not in self.newest:
+            return RankRow(*base, None, None, f"{node_name} did not tell its processes")
+        if node_name not in self.full:
+            return RankRow(*base, None, None, f"not all processes of {node_name} are visible to us")
+        if not impostor and (node_name, rank) in self.strangers:
+            why = f"{node_name} shows a process of rank {rank} that nothing ties to the job"
+            return RankRow(*base, None, None, why)
+        how = "the first look saw it there" if first else home[1] if home else ""
+        if impostor:
+            how += f"; {impostor[1]}"
         return RankRow(
-            rank, node, pid, state, record.get("start_s"), _env(record), True, False,
-            f"process {pid} is there, state {state}", first[1] if first else None, record,
+            *base, False, True, f"its process is no longer on {node_name} ({how})", before, None,
+            exit_.code if exit_ else None, exit_.at if exit_ else None,
         )  # fmt: skip
-    node_name = first[0] if first else (home[0] if home else None)
-    record = first[1] if first else {}
-    if node_name is None:
-        return RankRow(rank, None, None, None, None, {}, None, None, "no node is known to host it")
-    how = "the first look saw it there" if first else home[1] if home else ""
-    exit_code = exits.get((node_name, rank))
-    base = (rank, node_name, record.get("pid"), None, record.get("start_s"), _env(record))
-    if node_name not in newest:
-        return RankRow(*base, None, None, f"{node_name} did not tell its processes")
-    if node_name not in full:
-        return RankRow(*base, None, None, f"not all processes of {node_name} are visible to us")
+
+
+def _start(record: Mapping[str, Any]) -> float | None:
+    at = record.get("start_s")
+    return float(at) if isinstance(at, int | float) and not isinstance(at, bool) else None
+
+
+def _unknown(rank: int, node: str | None, why: str) -> RankRow:
+    return RankRow(rank, node, None, None, None, {}, None, None, why)
+
+
+def _seen(rank: int, node: str, record: Mapping[str, Any], before: Mapping[str, Any] | None) -> RankRow:
+    told = record.get("state")
+    state = told if isinstance(told, str) and told in STATES else None
+    pid = whole(record.get("pid"))
+    over = state in ("Z", "X")
+    why = "its process is a zombie" if over else f"process {pid} is there, state {state}"
     return RankRow(
-        *base,
-        False,
-        True,
-        f"its process is no longer on {node_name} ({how})",
-        first[1] if first else None,
-        None,
-        exit_code,
-    )
+        rank, node, pid, state, _start(record), environment(record), not over, over, why, before, record
+    )  # fmt: skip
 
 
-def launcher_exits(ev: Evidence) -> dict[tuple[str, int], int]:
-    """(node, rank) -> exit code, from the launcher's "failed (exitcode: -9) local_rank: 1 (pid: N)" lines.
+def _answered(ev: Evidence) -> set[tuple[str, int]]:
+    """(node, rank) of ranks that wrote a flight record because we asked for one."""
+    return {
+        (sample.node, rank)
+        for sample in ev.of("flight_recorder")
+        for row in records_of(sample)
+        if isinstance(row, Mapping) and (rank := whole(row.get("rank"))) is not None
+        if row.get("source") == "poked" and not row.get("stale") and isinstance(row.get("record"), Mapping)
+    }
+
+
+def launcher_exits(ev: Evidence) -> dict[tuple[str, int], Exit]:
+    """(node, rank) -> exit, from the launcher's "failed (exitcode: -9) local_rank: 1 (pid: N)" lines.
 
     The line names a pid and a local rank, no node. It is tied to a node by the pid of an earlier look, or when only one
     node of the job lacks that local rank.
     """
-    choice = ev.derive(_choose)
+    found = ev.derive(claims)
     by_pid: dict[int, tuple[str, int]] = {}
-    present: dict[str, dict[int, int]] = {}  # node -> local rank -> pid
+    present: dict[str, set[int]] = {}  # node -> local ranks
     groups: dict[str, tuple[int, int]] = {}
-    for node, _, record in choice.keep:
-        rank, local = record.get("rank"), record.get("local_rank")
-        for pid in {record.get("pid"), record.get("top_pid")}:  # a shell may stand between launcher and rank
-            if isinstance(rank, int) and isinstance(pid, int):
+    starts: list[float] = []
+    for node, record in found.believed():
+        rank, local = int(record["rank"]), whole(record.get("local_rank"))
+        for pid in {whole(record.get("pid")), whole(record.get("top_pid"))}:  # a shell may stand between the two
+            if pid is not None:
                 by_pid[pid] = (node, rank) if by_pid.get(pid, (node, rank)) == (node, rank) else ("", rank)
-                if isinstance(local, int):
-                    present.setdefault(node, {})[local] = pid
-        group, size = record.get("group_rank"), record.get("local_world_size")
-        if isinstance(group, int) and isinstance(size, int):
+                if local is not None:
+                    present.setdefault(node, set()).add(local)
+        group, size = whole(record.get("group_rank")), whole(record.get("local_world_size"))
+        if group is not None and size is not None:
             groups[node] = (group, size)
-    found: dict[tuple[str, int], int] = {}
+        if (start := _start(record)) is not None:
+            starts.append(start)
+    placed: dict[str, list[int]] = {}
+    for rank, (node, _) in sorted(found.homes.items()):
+        placed.setdefault(node, []).append(rank)
+    exits: dict[tuple[str, int], Exit] = {}
+    loose: dict[int, dict[int, Exit]] = {}  # local rank -> pid -> exit, of lines that no pid ties
     for hit in log_hits(ev, "torchelastic_failed"):
-        group_values = hit.get("groups", {})
+        values = hit.get("groups")
         try:
-            code, local, pid = int(group_values["code"]), int(group_values["lr"]), int(group_values["pid"])
+            code, local, pid = int(values["code"]), int(values["lr"]), int(values["pid"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError):
             continue
-        placed = by_pid.get(pid)
-        if placed and placed[0]:
-            found[placed] = code
+        at = hit.get("at")
+        exit_ = Exit(code, float(at) if isinstance(at, int | float) else None, pid)
+        tied = by_pid.get(pid)
+        if tied and tied[0]:
+            exits[tied] = exit_
+        elif exit_.at is None or not starts or exit_.at >= min(starts) - ATTEMPT_SLACK_S:
+            loose.setdefault(local, {})[pid] = exit_
+    for local, found_exits in loose.items():
+        lacking = [n.name for n in ev.job.nodes if local not in present.get(n.name, ())]
+        if len(lacking) not in (1, len(found_exits)):
             continue
-        lacking = [n.name for n in ev.job.nodes if local not in present.get(n.name, {})]
-        if len(lacking) == 1 and lacking[0] in groups:
-            group, size = groups[lacking[0]]
-            found[(lacking[0], group * size + local)] = code
-    return found
+        # Several nodes lack it: which line is whose is not known, but what all say is true of each.
+        told = list(found_exits.values())[-1] if len(lacking) == 1 else _alike(list(found_exits.values()))
+        if told is None:
+            continue
+        for node in lacking:
+            if node in groups:
+                group, size = groups[node]
+                exits[(node, group * size + local)] = told
+            elif 0 <= local < len(placed.get(node, ())):  # nothing of it is left: the ranks that must have been there
+                exits[(node, placed[node][local])] = told
+    return exits
+
+
+def _alike(exits: list[Exit]) -> Exit | None:
+    """What exits of one code have in common; None where the codes differ."""
+    if len({e.code for e in exits}) != 1:
+        return None
+    times = [e.at for e in exits]
+    known = [at for at in times if at is not None]
+    dated = len(known) == len(times) and max(known) - min(known) <= 1.0
+    return Exit(exits[0].code, max(known) if dated else None, 0)
 
 
 def log_hits(ev: Evidence, *ids: str) -> list[Mapping[str, Any]]:

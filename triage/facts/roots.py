@@ -5,7 +5,9 @@ Two roads to one verdict: the survivors' dumps say whom they wait for, the proce
 
 from __future__ import annotations
 
+from triage.facts.dumps import waits
 from triage.facts.evidence import Evidence
+from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, other, unknown
 from triage.model import Fact, Part
 
@@ -14,31 +16,104 @@ def _ranks(fact: Fact) -> set[int]:
     return {part.rank for part in fact.parts if part.rank is not None}
 
 
-def _both(ev: Evidence, waits: str, process: str) -> Fact:
-    """Roots of the waits that are also parts of a fact of the process table."""
-    roots, state = other(ev, waits), other(ev, process)
-    if not roots.known:
+def _of_kind(ev: Evidence, kind: str, process: str) -> Fact:
+    """Roots of the waits of one kind; those that the process list alone makes a root are doubted where others could be."""
+    roots, state = other(ev, "waits.roots"), other(ev, process)
+    picture = ev.derive(waits).picture
+    if not roots.known or picture is None:
         return unknown(roots.reason)
-    if not state.known:
-        # Who wrote a fresh dump ran when it was written: neither gone nor stopped, whatever the process table hides.
-        answered = _ranks(other(ev, "waits.device_stuck")) | _ranks(other(ev, "waits.host_stuck"))
-        if roots.parts and _ranks(roots) <= answered:
-            return known(parts=[], text="the ranks that the others wait for wrote a dump", provenance=roots.provenance)
-        return unknown(state.reason)
-    parts = [part for part in state.parts if part.rank in _ranks(roots)]
-    return known(parts=parts, provenance=(*roots.provenance[:4], *state.provenance[:4]))
+    parts = [part for part in roots.parts if part.rank is not None and picture.roots.get(part.rank) == kind]
+    rivals = ("ranks without a flight record that could explain it as well",) if parts and picture.rivals else ()
+    return known(parts=parts, provenance=(*roots.provenance[:4], *state.provenance[:4]), contradicted_by=rivals)
 
 
 @fact("waits.roots_gone", type="number", unit="ranks", parts="rank")
 def roots_gone(ev: Evidence) -> Fact:
-    """Ranks that the others wait for and whose process is gone."""
-    return _both(ev, "waits.roots", "ranks.gone")
+    """Ranks that the others wait for and whose process is gone, and not only since the stall began."""
+    return _of_kind(ev, "dead", "ranks.gone_first")
 
 
 @fact("waits.roots_stopped", type="number", unit="ranks", parts="rank")
 def roots_stopped(ev: Evidence) -> Fact:
     """Ranks that the others wait for and whose process is stopped."""
-    return _both(ev, "waits.roots", "ranks.stopped")
+    return _of_kind(ev, "stopped", "ranks.stopped")
+
+
+@fact("waits.root_kinds", type="number", unit="kinds")
+def root_kinds(ev: Evidence) -> Fact:
+    """How many different things stand at the ends of the waits: gone, stopped, in D, stuck on the device or the host."""
+    roots = other(ev, "waits.roots")
+    picture = ev.derive(waits).picture
+    if not roots.known or picture is None:
+        return unknown(roots.reason)
+    kinds = sorted(set(picture.roots.values()))
+    return known(
+        len(kinds), text=f"the ranks at the ends of the waits are {', '.join(kinds)}", provenance=roots.provenance
+    )
+
+
+@fact("waits.out_of_order", type="number", unit="ranks", parts="rank")
+def out_of_order(ev: Evidence) -> Fact:
+    """Ranks that wait for a rank without a flight record, but have passed by what most others did first: half a circle."""
+    picture = ev.derive(waits).picture
+    if picture is None:
+        return unknown(ev.derive(waits).why_none())
+    node_of = ev.derive(rank_table).node_of
+    return known(
+        parts=[Part("rank", node_of(rank), rank, why=why) for rank, why in sorted(picture.out_of_order.items())],
+        provenance=ev.seen(*ev.derive(waits).samples[:8]),
+    )
+
+
+def _alone(ev: Evidence, name: str) -> Fact:
+    """Parts of a fact of the process list that may be accused although no dump says whom the others wait for."""
+    suspects, late = other(ev, name), other(ev, "ranks.gone_late")
+    if not suspects.known:
+        return unknown(suspects.reason)
+    picture = ev.derive(waits).picture
+    why = ""
+    if picture is not None and picture.waiting:
+        why = "the flight records show waits that do not end there"
+    elif late.parts:
+        why = "other ranks ended after the stall began, and these may have as well"
+    elif _living(ev) * 2 < len(ev.derive(rank_table).rows):
+        why = "of most ranks nothing is seen: rather what came after the stall than what began it"
+    if why:
+        return known(parts=[], text=why, provenance=suspects.provenance)
+    return known(parts=suspects.parts, provenance=suspects.provenance)
+
+
+def _living(ev: Evidence) -> int:
+    return sum(row.alive is True for row in ev.derive(rank_table).rows.values())
+
+
+@fact("ranks.gone_alone", type="number", unit="ranks", parts="rank")
+def gone_alone(ev: Evidence) -> Fact:
+    """Ranks that are gone while most others live, where no flight record tells whom these wait for."""
+    return _alone(ev, "ranks.gone_first")
+
+
+@fact("ranks.stopped_alone", type="number", unit="ranks", parts="rank")
+def stopped_alone(ev: Evidence) -> Fact:
+    """Ranks that are stopped while most others are seen, where no flight record tells whom these wait for."""
+    return _alone(ev, "ranks.stopped")
+
+
+def _to_blame(ev: Evidence, waited_for: str, alone: str) -> Fact:
+    by_waits, by_list = other(ev, waited_for), other(ev, alone)
+    return by_waits if by_waits.parts else by_list
+
+
+@fact("blame.gone", type="number", unit="ranks", parts="rank")
+def blame_gone(ev: Evidence) -> Fact:
+    """Whom a death may be laid to: gone ranks that the others wait for; without flight records, those gone alone."""
+    return _to_blame(ev, "waits.roots_gone", "ranks.gone_alone")
+
+
+@fact("blame.stopped", type="number", unit="ranks", parts="rank")
+def blame_stopped(ev: Evidence) -> Fact:
+    """Whom a stop may be laid to: stopped ranks that the others wait for; without flight records, those stopped alone."""
+    return _to_blame(ev, "waits.roots_stopped", "ranks.stopped_alone")
 
 
 @fact("waits.agree_with_hard", type="bool")
@@ -53,8 +128,17 @@ def agree_with_hard(ev: Evidence) -> Fact:
     if not roots.parts:
         return unknown("the dumps name no rank that the others wait for")
     agreed = [part for part in hit if part.rank in _ranks(roots)]
-    names = ", ".join(Part.label(part) for part in agreed)
-    return known(bool(agreed), text=f"the survivors wait for {names}" if agreed else "the survivors wait for others")
+    names = ", ".join(sorted(Part.label(part) for part in agreed))
+    # A second rank that is waited for, or a circle, may have been first: the one that ended is then one of several.
+    more = _ranks(roots) - {part.rank for part in hit}
+    against = [f"rank {rank}, which is waited for as well" for rank in sorted(more)[:1]]
+    against += ["ranks that wait for each other"] if other(ev, "waits.cycle").parts else []
+    return known(
+        bool(agreed),
+        text=f"the survivors wait for {names}" if agreed else "the survivors wait for others",
+        provenance=(*roots.provenance[:4], *hard.provenance[:4]),
+        contradicted_by=against,
+    )
 
 
 @fact("waits.mismatch_named", type="number", unit="ranks", parts="rank")

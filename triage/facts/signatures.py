@@ -1,6 +1,6 @@
 """What must agree when ranks meet in one collective, and what may differ.
 
-A signature is the text of one unit as `probes/flight_recorder.py` reduces it: `op|input shapes|output shapes|input type|output
+A signature is the text of one unit as `probes/_records.py` reduces it: `op|input shapes|output shapes|input type|output
 type`, the parts of a coalesced unit joined by "+". The cases are those of PyTorch's own analyzer (notes/flight-recorder.md 3.3).
 """
 

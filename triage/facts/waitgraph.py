@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from triage.facts.collectives import GroupInfo, GroupKey, Head, Ordinal, RankView, Records, spoken
+from triage.facts.components import components
 from triage.facts.ordertrail import odd_one
 from triage.facts.signatures import canonical, exchange, readable, symmetric
 
@@ -53,11 +54,13 @@ class Picture:
 
     records: Records
     waiting: dict[int, Unit] = field(default_factory=dict)  # rank -> the unit where it waits (one of them)
-    roots: dict[int, str] = field(default_factory=dict)  # rank -> "dead" | "stopped" | "device" | "host"
+    roots: dict[int, str] = field(default_factory=dict)  # rank -> dead | stopped | d_state | device | host
     cycles: list[list[int]] = field(default_factory=list)
     unsure_cycles: dict[int, str] = field(default_factory=dict)  # rank of a cycle -> why an edge of it is no proof
     stuck_units: list[Unit] = field(default_factory=list)  # all have joined, nobody finishes
     possible: set[int] = field(default_factory=set)  # members without a dump that would explain a wait; never accused
+    rivals: set[int] = field(default_factory=set)  # possible as well, where the roots are ranks without a dump
+    out_of_order: dict[int, str] = field(default_factory=dict)  # rank -> what speaks for a cycle that no dump shows
     absent: dict[int, set[Unit]] = field(default_factory=dict)  # rank -> units that wait for it
     mismatches: list[Mismatch] = field(default_factory=list)
     device_stuck: dict[int, Unit] = field(default_factory=dict)  # rank -> the unit its peers have finished
@@ -88,7 +91,8 @@ Node = tuple[Literal["r"], int] | tuple[Literal["u"], Unit]
 
 
 def draw(records: Records, incapable: Mapping[int, str] | None = None) -> Picture:
-    """The picture of these dumps. `incapable`: rank -> "dead" | "stopped", from the process list, not from dumps."""
+    """The picture of these dumps. `incapable`: rank -> "dead" | "stopped" | "d_state", from the process list, not from
+    dumps; settle.py decides whom it may hold."""
     return _Drawing(records, dict(incapable or {})).picture()
 
 
@@ -327,7 +331,7 @@ class _Drawing:
         for targets in self.edges.values():
             nodes |= targets
         incoming: Counter[int] = Counter()
-        component = _components(self.edges, sorted(nodes, key=_order))
+        component = components(self.edges, sorted(nodes, key=_order))
         leaves: set[int] = set(component.values())
         inside: dict[int, list[Node]] = {}
         for node, c in component.items():
@@ -395,41 +399,6 @@ def _compare(a: Ordinal | None, b: Iterable[int | None] | None, two: bool) -> in
 
 def _order(node: Node) -> tuple[str, str]:
     return node[0], f"{node[1]:09d}" if isinstance(node[1], int) else repr(node[1])
-
-
-def _components(edges: Mapping[Node, set[Node]], nodes: list[Node]) -> dict[Node, int]:
-    """Strongly connected components, Tarjan's algorithm without recursion (recursion dies at 8,192 ranks)."""
-    index: dict[Node, int] = {}
-    low: dict[Node, int] = {}
-    component: dict[Node, int] = {}
-    stack: list[Node] = []
-    for start in nodes:
-        if start in index:
-            continue
-        index[start] = low[start] = len(index)
-        stack.append(start)
-        work = [(start, iter(edges.get(start, ())))]
-        while work:
-            node, targets = work[-1]
-            for target in targets:
-                if target not in index:
-                    index[target] = low[target] = len(index)
-                    stack.append(target)
-                    work.append((target, iter(edges.get(target, ()))))
-                    break
-                if target not in component:
-                    low[node] = min(low[node], index[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    while True:
-                        member = stack.pop()
-                        component[member] = index[node]
-                        if member == node:
-                            break
-    return component
 
 
 def describe(picture: Picture, mismatch: Mismatch) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from triage.facts.collectives import spoken
 from triage.facts.dumps import Dump, Waits, waits
+from triage.facts.ends import ends
 from triage.facts.evidence import Evidence
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
@@ -56,10 +57,15 @@ def _why_root(w: Waits, p: Picture, rank: int) -> str:
         return f"{p.label(p.device_stuck[rank])} is open on it while its peers have finished it"
     if kind in ("dead", "stopped", "d_state"):
         how = {"dead": "is gone", "stopped": "is stopped (T)", "d_state": "hangs in D"}[kind]
-        return f"waited for, no flight record, its process {how}"
+        return f"waited for, {'' if rank in w.dumps else 'no flight record, '}its process {how}"
     units = sorted(p.absent.get(rank, ()), key=repr)
     where = f"has not come to {p.label(units[0])}" if units else "is waited for"
     return f"no open operation, and it {where}"
+
+
+def _why_possible(ev: Evidence, w: Waits, rank: int) -> str:
+    end = ev.derive(ends).get(rank)
+    return (end.why if end else "") or w.stale.get(rank) or w.silent.get(rank) or "no flight record"
 
 
 # ---------------------------------------------------------------- facts
@@ -191,8 +197,10 @@ def roots(ev: Evidence) -> Fact:
 
     def tell(w: Waits, p: Picture) -> Fact:
         if not p.roots and p.possible:
+            rank = next(iter(p.out_of_order), None)
+            halved = f"; and rank {rank} {p.out_of_order[rank]}, so that it may be a circle" if rank is not None else ""
             return unknown(
-                f"only ranks without a usable flight record could explain the wait: {_ranks_text(p.possible)}",
+                f"only ranks without a usable flight record could explain the wait: {_ranks_text(p.possible)}{halved}",
                 provenance=_seen(ev),
             )
         parts = [_part(ev, rank, _why_root(w, p, rank)) for rank in sorted(p.roots)]
@@ -202,7 +210,12 @@ def roots(ev: Evidence) -> Fact:
         elif parts:
             # Two faults at once are found as one of the two in 44 % of cases (prototype-findings 3.4).
             text = f"the waits end at least at {_ranks_text(p.roots)}"
-        return known(parts=parts, text=text, provenance=_seen(ev, p.roots))
+        return known(
+            parts=parts,
+            text=text,
+            provenance=_seen(ev, p.roots),
+            contradicted_by=("flight records that contradict each other",) if w.disputed else (),
+        )
 
     return _with_picture(ev, tell)
 
@@ -213,7 +226,7 @@ def possible(ev: Evidence) -> Fact:
     return _with_picture(
         ev,
         lambda w, p: known(
-            parts=[_part(ev, r, w.stale.get(r) or w.silent.get(r) or "no flight record") for r in sorted(p.possible)],
+            parts=[_part(ev, r, _why_possible(ev, w, r)) for r in sorted(p.possible)],
             text=f"{_ranks_text(p.possible)} could explain the wait" if p.possible else "",
             provenance=_seen(ev),
         ),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triage.model import Sample
-from triage.probes import flight_recorder as probe
+from triage.probes import _records as probe
 
 RANK_AT_END = re.compile(r"_?(\d+)(?:\.[A-Za-z]\w*)?$")
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)(?!\d)")

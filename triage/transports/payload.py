@@ -112,7 +112,7 @@ def build(
     literals = {n: _literal(n, sources[n], extra or {}) for n in chosen}
     config = {
         "deadline_s": deadline_s,
-        "modules": {"_probe": _files()["_probe"], **(modules or {})},
+        "modules": {**{name: text for name, text in _files().items() if name.startswith("_")}, **(modules or {})},
         "probes": {name: sources[name] for name in chosen},
         "meta": {
             name: {"version": literal.get("version", 1), "timeout_s": literal.get("timeout_s", 3)}

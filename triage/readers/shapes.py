@@ -1,0 +1,450 @@
+"""Has an answer the shape that its probe gives it? Nodes are untrusted input, and so is a case of somebody else.
+
+    problem("ranks", {"ranks": 5})            -> "ranks is no list"
+    problem("ranks", {"ranks": [{"rank": True}]}) -> "ranks[0].rank is no whole number"
+    checked(sample)                           -> the sample, or the same with status malformed, no data and the reason
+
+One spec per probe names every field that a fact reads, with its type and bounds; so no fact has to ask again. Fields that
+the spec does not name are allowed (a newer probe tells more) as long as they are shallow, finite and bounded. A field may
+be missing unless it is marked `must`; a single value may be null, a list or map may not (no probe sends that) unless it is
+marked `maybe`. What a value *means* (a pid that is none of ours, a step of the future) is the facts' business. Pure; linear
+in the answer; the numbers of a long column are compared and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from triage.model import Sample
+
+Check = Callable[[Any], None]  # raises _Bad
+
+MOST_RANKS = 1 << 18  # of one job: more than any machine hosts, and as many rows as an operator's machine holds at once
+MOST_DEPTH = 12
+MOST_TEXT = 65_536
+LAST_TIME = 1e10  # the year 2286: no clock that is to be believed stands behind it
+COUNTER = 1 << 70  # 64 bits, and InfiniBand's words counted in bytes
+SEQUENCE = 1 << 64
+
+
+class _Bad(Exception):
+    """Where (built from the inside out) and why a value is not what the spec says."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why, self.where = why, ""
+
+    def inside(self, step: str) -> _Bad:
+        dot = "." if self.where and not self.where.startswith("[") else ""
+        self.where = step + dot + self.where
+        return self
+
+
+# ---------------------------------------------------------------- the words of a spec
+
+
+def whole(low: int = 0, high: int = COUNTER) -> Check:
+    """An int that is no bool."""
+
+    def check(value: Any) -> None:
+        if type(value) is not int:
+            raise _Bad("is no whole number")
+        if not low <= value <= high:
+            raise _Bad("is a number beyond all sense")
+
+    return check
+
+
+def number(low: float = 0.0, high: float = 1e15) -> Check:
+    """A finite int or float that is no bool (no comparison with NaN is true)."""
+
+    def check(value: Any) -> None:
+        if type(value) is not float and type(value) is not int:
+            raise _Bad("is no number")
+        if not low <= value <= high:
+            raise _Bad("is a number beyond all sense")
+
+    return check
+
+
+def text(most: int = 4096) -> Check:
+    def check(value: Any) -> None:
+        if type(value) is not str:
+            raise _Bad("is no text")
+        if len(value) > most:
+            raise _Bad(f"is longer than {most} characters")
+
+    return check
+
+
+def flag(value: Any) -> None:
+    if type(value) is not bool:
+        raise _Bad("is neither true nor false")
+
+
+class _Container:
+    """A check of a list or map: a field of that kind is never null."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+    def __call__(self, value: Any) -> None:
+        self.check(value)
+
+
+def maybe(check: Check) -> Check:
+    """Null, or what `check` wants."""
+
+    def or_null(value: Any) -> None:
+        if value is not None:
+            check(value)
+
+    return or_null
+
+
+class must:
+    """A field of a record that may be neither missing nor null."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+
+def each(check: Check, most: int = 4096) -> Check:
+    """A list of such items."""
+
+    def check_list(value: Any) -> None:
+        if not isinstance(value, list | tuple):
+            raise _Bad("is no list")
+        if len(value) > most:
+            raise _Bad(f"has more than {most} items")
+        index = 0
+        try:
+            for index, item in enumerate(value):  # noqa: B007  (the index is for the message)
+                check(item)
+        except _Bad as bad:
+            raise bad.inside(f"[{index}]") from None
+
+    return _Container(check_list)
+
+
+def column(low: float = 0.0, high: float = 1e15, most: int = 4096) -> Check:
+    """A list of numbers, looked at in one go: step columns are most of what a healthy node sends."""
+    slow = each(number(low, high), most)
+
+    def check(value: Any) -> None:
+        if type(value) is list and len(value) <= most:
+            try:
+                if not value or (
+                    all(type(v) is float or type(v) is int for v in value) and all(low <= v <= high for v in value)
+                ):
+                    return
+            except TypeError:
+                pass
+        slow(value)
+
+    return _Container(check)
+
+
+def row(*checks: Check) -> Check:
+    """A list of exactly these items."""
+
+    def check(value: Any) -> None:
+        if not isinstance(value, list | tuple):
+            raise _Bad("is no list")
+        if len(value) != len(checks):
+            raise _Bad(f"has {len(value)} items and not {len(checks)}")
+        for index, (item, one) in enumerate(zip(value, checks)):
+            try:
+                one(item)
+            except _Bad as bad:
+                raise bad.inside(f"[{index}]") from None
+
+    return _Container(check)
+
+
+def named(check: Check, most: int = 4096) -> Check:
+    """A map from any bounded text to such items."""
+
+    def check_map(value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise _Bad("is no map")
+        if len(value) > most:
+            raise _Bad(f"has more than {most} entries")
+        for name, item in value.items():
+            if type(name) is not str or len(name) > 256:
+                raise _Bad("has a name that is no short text")
+            try:
+                check(item)
+            except _Bad as bad:
+                raise bad.inside(_name(name)) from None
+
+    return _Container(check_map)
+
+
+def record(fields: Mapping[str, Check | must]) -> Check:
+    """A map with these fields; others may be there and are only bounded."""
+    checks = {name: one.check if isinstance(one, must) else one for name, one in fields.items()}
+    needed = [name for name, one in fields.items() if isinstance(one, must)]
+
+    def check(value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise _Bad("is no map")
+        for name in needed:
+            if value.get(name) is None:
+                raise _Bad("is missing").inside(name)
+        if len(value) > 512:
+            raise _Bad("has more than 512 fields")
+        for name, item in value.items():
+            one = checks.get(name)
+            if item is None and not isinstance(one, _Container):
+                continue
+            try:
+                if one is not None:
+                    one(item)
+                elif type(name) is not str or len(name) > 256:
+                    raise _Bad("has a name that is no short text")
+                else:
+                    _plain(item, 1)
+            except _Bad as bad:
+                raise bad.inside(_name(name)) from None
+
+    return _Container(check)
+
+
+def _name(name: object) -> str:
+    """A key in a message: keys of a hostile map are as hostile as its values."""
+    return "".join(c if c.isprintable() else "?" for c in str(name)[:40])
+
+
+def _plain(value: Any, depth: int) -> None:
+    """JSON of bounded depth, finite numbers and bounded texts."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return
+    if kind is str:
+        if len(value) > MOST_TEXT:
+            raise _Bad(f"is longer than {MOST_TEXT} characters")
+    elif kind is int or kind is float:
+        if not -1e30 <= value <= 1e30:
+            raise _Bad("is a number beyond all sense")
+    elif depth > MOST_DEPTH:
+        raise _Bad(f"is nested deeper than {MOST_DEPTH}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _plain(item, depth + 1)
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            if type(name) is not str or len(name) > 1024:
+                raise _Bad("has a name that is no short text")
+            _plain(item, depth + 1)
+    else:
+        raise _Bad("is no JSON")
+
+
+_RUN = re.compile(r"(\d{1,7})(?:\+(\d{1,7})(?:\*(\d{1,7}))?)?\Z")
+
+
+@lru_cache(maxsize=4096)
+def _members_problem(folded: str) -> str:
+    total = 0
+    for part in folded.split(",") if folded else ():
+        found = _RUN.match(part)
+        if not found:
+            return "is no folded list of ranks"
+        start, count, stride = (int(group or 1) for group in found.groups())
+        total += count
+        if not count or not stride or start + (count - 1) * stride >= MOST_RANKS or total > MOST_RANKS:
+            return "names ranks that no job has"
+    return ""
+
+
+def members(value: Any) -> None:
+    """Folded ranks of a group, "0+8,16+4*2" (probes/flight_recorder.py); "" = not told."""
+    text(MOST_TEXT)(value)
+    why = _members_problem(value)
+    if why:
+        raise _Bad(why)
+
+
+# ---------------------------------------------------------------- the probes
+
+RANK = whole(0, MOST_RANKS - 1)
+SIZE = whole(0, MOST_RANKS)  # of a world, of a node
+PID = whole(0, 1 << 31)
+UID = whole(-(1 << 31), 1 << 32)
+COUNT = whole()
+TIME = number(0.0, LAST_TIME)  # epoch seconds
+SPAN = number(-LAST_TIME, LAST_TIME)  # seconds; a difference of two clocks may be negative
+SEQ = whole(-SEQUENCE, SEQUENCE)
+WORD, LINE = text(256), text(4096)
+ENV = named(text(4096), 256)
+
+PROCESS = record({"rank": RANK, "pid": PID, "ppid": PID, "comm": WORD, "state": WORD, "cmd": LINE})
+RANK_ROW = record(
+    {
+        "rank": must(RANK), "rank_from": WORD, "local_rank": RANK, "world_size": SIZE, "local_world_size": SIZE,
+        "group_rank": RANK, "pid": PID, "top_pid": PID, "ppid": PID, "ns_pid": PID, "uid": UID, "state": WORD,
+        "wchan": WORD, "cmd": LINE, "start_s": TIME, "start_ticks": COUNT, "threads": COUNT, "utime_s": number(),
+        "stime_s": number(), "rchar": COUNT, "wchar": COUNT, "read_bytes": COUNT, "write_bytes": COUNT,
+        "children": each(PROCESS), "env": ENV,
+    }
+)  # fmt: skip
+RANKS = record(
+    {
+        "ranks": each(RANK_ROW), "sees_all": flag, "truncated": flag, "own_uid": UID, "hidepid": whole(0, 9),
+        "processes": COUNT, "unreadable": COUNT, "unreadable_uids": each(UID), "orphans": each(PROCESS),
+        "wrappers": each(PROCESS), "zombies": each(PROCESS), "stuck": each(PROCESS), "launchers": each(PROCESS),
+    }
+)  # fmt: skip
+
+REACH = record(
+    {
+        "boot_id": WORD, "hostname": WORD, "user": WORD, "kernel": WORD, "python": WORD, "uptime_s": number(),
+        "now_s": TIME, "load1": number(), "uid": UID, "cpus": COUNT, "hidepid": whole(0, 9), "root": flag,
+        "sees_all": flag, "ptrace_capable": flag,
+    }
+)  # fmt: skip
+
+GROUPS = named(LINE, 64)  # named groups of a signature: text to text
+EVENT = record({"id": WORD, "kind": WORD, "at": TIME, "last_at": TIME, "count": COUNT, "text": LINE, "groups": GROUPS})
+KERNEL = record(
+    {
+        "readable": flag, "source": WORD, "why": LINE, "boot_covered": flag, "oldest_at": TIME, "events": each(EVENT),
+        "events_left_out": named(COUNT), "lines_read": COUNT, "oom_kill": COUNT, "cgroup_oom_kill": named(COUNT),
+    }
+)  # fmt: skip
+
+NIC_ROW = record(
+    {
+        "name": must(WORD), "kind": WORD, "driver": WORD, "state": WORD, "phys_state": WORD, "link_layer": WORD,
+        "netdev": WORD, "carrier": whole(0, 1), "carrier_changes": COUNT, "carrier_down_count": COUNT, "rx_bytes": COUNT,
+        "tx_bytes": COUNT, "speed_mbps": COUNT, "port": COUNT, "counters": named(maybe(COUNT)), "saturated": each(WORD),
+    }
+)  # fmt: skip
+NIC = record({"nics": each(NIC_ROW), "rdma_devices": COUNT})
+
+HIT = record(
+    {
+        "id": must(WORD), "at": TIME, "last_at": TIME, "dated": flag, "count": COUNT, "text": LINE, "prefix": WORD,
+        "line_no": COUNT, "groups": GROUPS,
+    }
+)  # fmt: skip
+JOBLOG = record(
+    {
+        "path": LINE, "size": COUNT, "mtime": TIME, "exists": flag, "truncated_head": flag, "complete": flag,
+        "first_at": TIME, "newest_at": TIME, "zone": WORD, "offset_s": SPAN, "lines": COUNT, "tail": each(LINE),
+        "iterations": record(
+            {
+                "source": WORD, "prefix": WORD, "total": COUNT, "last_line_no": COUNT,
+                "series": each(row(whole(0, 10**15), maybe(TIME), maybe(number(0.0, 1e12))), 20_000),
+            }
+        ),
+        "hits": each(HIT), "hits_left_out": named(COUNT),
+    }
+)  # fmt: skip
+
+STEPS = record(
+    {
+        "ranks": each(
+            record(
+                {
+                    "rank": must(RANK), "path": LINE, "kind": WORD, "unit": WORD, "last_step": whole(0, 10**15),
+                    "last_at": TIME, "n": COUNT, "pids": each(PID), "set": ENV, "shared": flag,
+                    "columns": record(
+                        {"step": each(whole(0, 10**15)), "t_start": column(0.0, LAST_TIME), "total_ms": column(),
+                         "compute_ms": column(), "collective_ms": column(), "data_ms": column()}
+                    ),
+                }
+            )
+        ),
+        "named": COUNT, "missing": COUNT,
+    }
+)  # fmt: skip
+
+ORDINAL = maybe(row(maybe(SEQ), maybe(SEQ), maybe(SEQ)))
+SIDE = text(1)
+DUMP = record(
+    {
+        "v": must(whole(0, 99)), "rank": RANK, "format": WORD, "lib": WORD, "kind": WORD, "n": COUNT,
+        "ids": row(maybe(SEQ), maybe(SEQ)), "newest_s": TIME, "active_only": flag, "wrapped": flag, "opens": COUNT,
+        "open": each(
+            record(
+                {"g": must(whole(0, 4095)), "seq": SEQ, "id": SEQ, "at": TIME, "ms": SEQ, "sig": must(whole(0, 4095)),
+                 "sizes": LINE, "p2p": each(row(SIDE, maybe(RANK), maybe(RANK), ORDINAL)), "more": COUNT}
+            )
+        ),
+        "groups": must(
+            each(
+                record(
+                    {"name": must(WORD), "desc": WORD, "ranks": must(members), "enq": SEQ, "first": SEQ, "first_open": SEQ,
+                     "last_done": SEQ, "unsure": SEQ, "p2p": flag, "status": row(SEQ, SEQ), "win": LINE}
+                )
+            )
+        ),
+        "sigs": each(LINE), "trail": LINE, "cut": WORD, "warn": each(LINE),
+        "pairs": each(row(whole(0, 4095), SIDE, RANK, RANK, ORDINAL, ORDINAL, ORDINAL)),
+    }
+)  # fmt: skip
+FLIGHT_RECORDER = record(
+    {
+        "ranks": each(
+            record(
+                {
+                    "rank": must(RANK), "pid": PID, "state": WORD, "source": WORD, "path": LINE, "mtime": TIME,
+                    "age_s": SPAN, "stale": flag, "why": LINE, "poke": WORD, "record": maybe(DUMP),
+                    "before": record(
+                        {"mtime": TIME, "newest_s": TIME, "groups": named(row(maybe(SEQ), maybe(SEQ)))}
+                    ),
+                }
+            ),
+            MOST_RANKS,
+        )
+    }
+)  # fmt: skip
+
+CONTACT = record({"phase": WORD, "error": LINE, "banner": LINE, "fingerprint": LINE, "seconds": named(SPAN, 64)})
+
+SHAPES: Mapping[str, Check] = {
+    "contact": CONTACT, "reach": REACH, "ranks": RANKS, "kernel": KERNEL, "nic": NIC, "joblog": JOBLOG, "steps": STEPS,
+    "flight_recorder": FLIGHT_RECORDER,
+}  # fmt: skip
+_UNKNOWN = record({})
+
+
+# ---------------------------------------------------------------- the questions
+
+
+def problem(probe: str, data: Mapping[str, Any]) -> str | None:
+    """What of this answer is not as the probe tells it, "ranks[3].pid is no whole number"; None = nothing.
+
+    A probe that has no spec here is read by no fact: its answer is only bounded.
+    """
+    try:
+        SHAPES.get(probe, _UNKNOWN)(data)
+    except _Bad as bad:
+        return f"{bad.where or 'data'} {bad.why}"[:200]
+    return None
+
+
+def checked(sample: Sample) -> Sample:
+    """The sample as it is, or malformed and without data where its shape or its clock is not what a probe sends.
+
+    A sample that was not good keeps its status (the phase of a failed contact is read): only data that lie about their
+    shape are taken away.
+    """
+    why = problem(sample.probe, sample.data) if sample.data else None
+    if why is None:
+        why = next((f"{name} is no time" for name in ("at", "received") if not _is_time(getattr(sample, name))), None)
+        if why is None:
+            return sample
+        sample = replace(sample, at=None, received=sample.received if _is_time(sample.received) else None)
+    status = "malformed" if sample.status == "ok" else sample.status
+    return replace(sample, status=status, data={}, notes=(*sample.notes[:19], f"answer not used: {why}"))
+
+
+def _is_time(at: float | None) -> bool:
+    return at is None or 0.0 <= at <= LAST_TIME
