@@ -111,8 +111,10 @@ def test_two_rank_sets_and_no_rule_are_two():
 @pytest.mark.parametrize("pid", [1005, 4242])
 def test_a_launchers_line_is_tied_to_its_rank_by_pid_or_by_the_only_missing_local_rank(pid):
     world = World()
-    world.dead = {5: "B" if pid == 1005 else "A"}
-    world.processes().log(last_ago=100, hits=[exit_line(pid, -9, 1, NOW - 99)])
+    seen_alive = pid == 1005  # by the first look, four seconds before it ended
+    world.dead = {5: "B" if seen_alive else "A"}
+    ago = 4 if seen_alive else 100
+    world.processes().log(last_ago=ago, hits=[exit_line(pid, -9, 1, NOW - ago + 0.5)])
     fact = world.fact("hard.killed")
     assert [part.rank for part in fact.parts] == [5]
 
