@@ -234,6 +234,8 @@ def _args(run: _Run, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     args: dict[str, dict[str, Any]] = {name: {} for name in names if name in run.probes}
     if "ranks" in args:
         args["ranks"] = {"job_id": job.id, "match": dict(job.match)}
+    if "steps" in args:
+        args["steps"] = {"job_id": job.id, "match": dict(job.match)}
     if "kernel" in args:
         args["kernel"] = {"since": job.attempt.started, "signatures": for_probe("kernel")}
     own = any(s.probe == "joblog" and not s.node and s.status == "ok" for s in run.samples)
@@ -386,4 +388,6 @@ def explain(job: Job, samples: list[Sample], observed: float, options: Options) 
     outcome = conclude(case, probes=run.probes, can_ask=False)
     assert outcome.report is not None
     run.save(complete=True, outcome=outcome, case=case)
+    if run.writer.trouble:
+        options.say(run.writer.trouble)
     return Result(outcome.report, case, str(run.writer.folder))

@@ -1,9 +1,12 @@
 """Which rank lives where, and is it gone? "Not seen" is never "not there"."""
 
+from dataclasses import replace
+
 import pytest
 from written_evidence import NOW, World, exit_line
 
 from triage.facts.ranktable import rank_sets, rank_table
+from triage.model import Node
 
 
 def gone(world):
@@ -117,6 +120,26 @@ def test_a_launchers_line_is_tied_to_its_rank_by_pid_or_by_the_only_missing_loca
     world.processes().log(last_ago=ago, hits=[exit_line(pid, -9, 1, NOW - ago + 0.5)])
     fact = world.fact("hard.killed")
     assert [part.rank for part in fact.parts] == [5]
+
+
+@pytest.mark.parametrize("look", ["A", "B"])
+def test_a_launchers_line_is_not_tied_to_the_process_of_the_same_pid_that_works_on_another_node(look):
+    world = World()
+    world.dead = {5: look}
+    world.change = {(1, which): {"pid": 1005} for which in "AB"}  # rank 1 of gpu001 is process 1005 there
+    world.processes().log(last_ago=9, hits=[exit_line(1005, -9, 1, NOW - 8)])
+    rows = world.evidence().derive(rank_table).rows
+    assert (rows[5].gone, rows[5].exit_code) == (True, -9)
+    assert rows[1].alive
+
+
+def test_a_line_of_a_launcher_is_tied_although_a_node_of_the_job_hosts_no_rank():
+    world = World()
+    world.dead = {5: "A"}
+    world.processes().log(last_ago=9, hits=[exit_line(4242, -9, 1, NOW - 8)])
+    world.job = replace(world.job, nodes=(*world.job.nodes, Node("spare")))
+    world.add("ranks", "spare", "B", {"ranks": [], "sees_all": True})
+    assert world.evidence().derive(rank_table).rows[5].exit_code == -9
 
 
 def test_stopped_and_uninterruptible_need_both_looks():

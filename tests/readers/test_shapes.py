@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from triage.model import Sample
+from triage.readers.flight_records import read_folder
 from triage.readers.shapes import LAST_TIME, MOST_RANKS, SHAPES, checked, problem
 from triage.transports.payload import probe_catalogue
 
@@ -151,3 +152,11 @@ def test_a_clock_that_is_no_clock_makes_no_offset(at):
 def test_reasons_are_short_and_hold_no_control_character():
     why = problem("ranks", {"ranks": [{**RANK, "env": {"\x1b]0;x\x07" + "K" * 200: 1}}]})
     assert why and len(why) < 120 and why.isprintable()
+
+
+@pytest.mark.shared
+def test_records_of_real_dumps_are_fine(shared_data):
+    for folder in ("gloo-4-ranks", "nccl-16-ranks"):
+        for inner in sorted({path.parent for path in (shared_data / "flight-recorder" / folder).rglob("*")})[:6]:
+            files = [(f.name, f.read_bytes(), None) for f in sorted(inner.iterdir()) if f.is_file()]
+            assert problem("flight_recorder", read_folder(files).sample.data) is None, inner

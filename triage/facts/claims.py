@@ -50,6 +50,7 @@ class Claims:
     homes: dict[int, tuple[str, str]] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     listed: dict[str, dict[int, Record]] = field(default_factory=dict)
+    strangers: set[tuple[str, int]] = field(default_factory=set)  # (node, rank) that its newest answer shows, unmarked
 
     def believed(self) -> list[tuple[str, Record]]:
         """(node, record) of all believed claims, look A first."""
@@ -62,15 +63,20 @@ def whole(value: object) -> int | None:
 
 
 def environment(record: Record) -> Mapping[str, str]:
+    """The environment as a copy that holds nothing but text."""
+    return {k: v for k, v in _told(record).items() if isinstance(v, str)}
+
+
+def _told(record: Record) -> Mapping[str, Any]:
     env = record.get("env")
-    return {k: v for k, v in env.items() if isinstance(v, str)} if isinstance(env, Mapping) else {}
+    return env if isinstance(env, Mapping) else {}
 
 
-def set_of(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((key, env[key]) for key in SET_KEYS if key in env)
+def set_of(env: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, value) for key in SET_KEYS if isinstance(value := env.get(key), str))
 
 
-def belongs(env: Mapping[str, str], job_id: str, match: Mapping[str, str]) -> bool | None:
+def belongs(env: Mapping[str, Any], job_id: str, match: Mapping[str, str]) -> bool | None:
     """Is a process of this environment one of the job's? None: neither the inventory nor the launcher tells."""
     if match:
         return all(env.get(name) == value for name, value in match.items())
@@ -88,7 +94,7 @@ def records_of(sample: Sample) -> list[object]:
 
 def usable(record: object) -> bool:
     """Has it what a rank's record always has: a whole number and an environment?"""
-    return isinstance(record, Mapping) and whole(record.get("rank")) is not None and bool(environment(record))
+    return isinstance(record, Mapping) and whole(record.get("rank")) is not None and bool(_told(record))
 
 
 def claims(ev: Evidence) -> Claims:
@@ -115,10 +121,17 @@ def _of_the_job(ev: Evidence, out: Claims) -> list[Claim]:
     # A launcher's own number (SLURM_PROCID …) is a rank only where no process of the job wears RANK itself.
     if any(r.get("rank_from", "RANK") == "RANK" for *_, r in seen):
         seen = [claim for claim in seen if claim[3].get("rank_from", "RANK") == "RANK"]
-    marked = [claim for claim in seen if belongs(environment(claim[3]), ev.job.id, ev.job.match)]
+    marked = [claim for claim in seen if belongs(_told(claim[3]), ev.job.id, ev.job.match)]
     # With a rule (match, or an id in the environment) only what it marks counts; without one, a single set is the job.
     kept = marked if marked or ev.job.match else seen
-    out.sets = list(dict.fromkeys(set_of(environment(claim[3])) for claim in kept))
+    out.sets = list(dict.fromkeys(set_of(_told(claim[3])) for claim in kept))
+    ours = {id(claim[3]) for claim in kept}
+    out.strangers = {
+        (node, int(r["rank"]))
+        for node, told in out.listed.items()
+        for r in told.values()
+        if id(r) not in ours and set_of(_told(r)) in out.sets
+    }
     return kept
 
 

@@ -302,6 +302,9 @@ def _view(rank: int, record: Mapping[str, Any]) -> RankView:
         record["groups"][unit["g"]]["name"], view.sigs[unit["sig"]]
         if unit.get("seq") is None and "p2p" not in unit:
             raise ValueError("open")
+        first = record["groups"][unit["g"]].get("first_open")
+        if unit.get("seq") is not None and first is not None and unit["seq"] < first:
+            raise ValueError("it tells an operation open that lies before the first open one of its group")
         if any(len(part) != 4 or (part[3] and len(part[3]) != 3) for part in unit.get("p2p", ())):
             raise ValueError("p2p")
     return view

@@ -38,13 +38,13 @@ def _gone(ev: Evidence, *kinds: str) -> Fact:
     if not rows and any(row.gone is None for row in table.rows.values()):
         missing = sum(row.gone is None for row in table.rows.values())
         return unknown(f"{missing} of {len(table.rows)} ranks live where we cannot see all processes")
-    # A victim's end is told with its reason: whoever reads "gone" first takes it for the culprit.
     parts = [Part("rank", row.node, row.rank, why=_why_gone(row, ended[row.rank])) for row in rows]
     return known(parts=parts, provenance=_provenance(ev, rows))
 
 
 def _why_gone(row: RankRow, end: End) -> str:
-    return f"{row.why}; {end.why}" if end.why != row.why else row.why
+    """A victim's end is told with its reason: whoever reads "gone" first takes it for the culprit."""
+    return f"{row.why}; {end.why}" if end.kind == "late" else row.why
 
 
 @fact("ranks.gone", type="number", unit="ranks", parts="rank")
@@ -83,6 +83,8 @@ def all_gone(ev: Evidence) -> Fact:
     table = ev.derive(rank_table)
     if any(row.alive for row in table.rows.values()):
         return known(False)
+    if table.claimed:
+        return unknown("processes are there on which no claim to be a rank is believed")
     if all(node.name in table.full_nodes for node in ev.job.nodes):
         return known(True, text="no rank process is left on any node")
     return unknown("not all processes of all nodes are visible")

@@ -129,12 +129,6 @@ class _Rows:
         self.first, self.last = found.looks.get("A", {}), found.looks.get("B", {})
         self.exits = ev.derive(launcher_exits)
         self.answered = ev.derive(_answered)
-        self.strangers = {
-            (node, int(r["rank"]))
-            for node, records in found.listed.items()
-            for r in records.values()
-            if set_of(environment(r)) in found.sets
-        }
 
     def row(self, rank: int) -> RankRow:
         if rank in self.found.doubted:
@@ -175,7 +169,7 @@ class _Rows:
             return RankRow(*base, None, None, f"{node_name} did not tell its processes")
         if node_name not in self.full:
             return RankRow(*base, None, None, f"not all processes of {node_name} are visible to us")
-        if not impostor and (node_name, rank) in self.strangers:
+        if not impostor and (node_name, rank) in self.found.strangers:
             why = f"{node_name} shows a process of rank {rank} that nothing ties to the job"
             return RankRow(*base, None, None, why)
         how = "the first look saw it there" if first else home[1] if home else ""
@@ -225,17 +219,22 @@ def launcher_exits(ev: Evidence) -> dict[tuple[str, int], Exit]:
     node of the job lacks that local rank.
     """
     found = ev.derive(claims)
-    by_pid: dict[int, tuple[str, int]] = {}
+    by_pid: dict[
+        int, set[tuple[str, int, int | None]]
+    ] = {}  # pid -> (node, rank, local rank), where it is not at work now
     present: dict[str, set[int]] = {}  # node -> local ranks
     groups: dict[str, tuple[int, int]] = {}
     starts: list[float] = []
     for node, record in found.believed():
-        rank, local = int(record["rank"]), whole(record.get("local_rank"))
-        for pid in {whole(record.get("pid")), whole(record.get("top_pid"))}:  # a shell may stand between the two
-            if pid is not None:
-                by_pid[pid] = (node, rank) if by_pid.get(pid, (node, rank)) == (node, rank) else ("", rank)
-                if local is not None:
-                    present.setdefault(node, set()).add(local)
+        rank, local, pid = int(record["rank"]), whole(record.get("local_rank")), whole(record.get("pid"))
+        now = found.listed.get(node, {}).get(pid or -1)
+        # Pids are a node's own: the same one may be at work on another node, and that is not the one that ended.
+        if now is None or now.get("state") in ("Z", "X"):
+            for each in (pid, whole(record.get("top_pid"))):  # a shell may stand between launcher and rank
+                if each is not None:
+                    by_pid.setdefault(each, set()).add((node, rank, local))
+        if local is not None:
+            present.setdefault(node, set()).add(local)
         group, size = whole(record.get("group_rank")), whole(record.get("local_world_size"))
         if group is not None and size is not None:
             groups[node] = (group, size)
@@ -254,13 +253,19 @@ def launcher_exits(ev: Evidence) -> dict[tuple[str, int], Exit]:
             continue
         at = hit.get("at")
         exit_ = Exit(code, float(at) if isinstance(at, int | float) else None, pid)
-        tied = by_pid.get(pid)
-        if tied and tied[0]:
-            exits[tied] = exit_
+        tied = {(node, rank) for node, rank, its in by_pid.get(pid, ()) if its is None or its == local}
+        if len(tied) == 1:
+            exits[next(iter(tied))] = exit_
         elif exit_.at is None or not starts or exit_.at >= min(starts) - ATTEMPT_SLACK_S:
             loose.setdefault(local, {})[pid] = exit_
+    everywhere = {int(r["rank"]) for _, r in found.believed()} | set(found.homes)
+    whole_job = found.world is not None and len(everywhere) == found.world  # then a node without any hosts none
     for local, found_exits in loose.items():
-        lacking = [n.name for n in ev.job.nodes if local not in present.get(n.name, ())]
+        lacking = [
+            n.name
+            for n in ev.job.nodes
+            if local not in present.get(n.name, ()) and (not whole_job or n.name in groups or n.name in placed)
+        ]
         if len(lacking) not in (1, len(found_exits)):
             continue
         # Several nodes lack it: which line is whose is not known, but what all say is true of each.

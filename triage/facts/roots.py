@@ -23,7 +23,7 @@ def _of_kind(ev: Evidence, kind: str, process: str) -> Fact:
     if not roots.known or picture is None:
         return unknown(roots.reason)
     parts = [part for part in roots.parts if part.rank is not None and picture.roots.get(part.rank) == kind]
-    rivals = ("ranks without a flight record that could explain it as well",) if parts and picture.rivals else ()
+    rivals = ("other ranks that could explain the waits as well",) if parts and picture.rivals else ()
     return known(parts=parts, provenance=(*roots.provenance[:4], *state.provenance[:4]), contradicted_by=rivals)
 
 

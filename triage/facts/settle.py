@@ -32,7 +32,9 @@ def settle(records: Records, dead: Mapping[int, str], perhaps: Mapping[int, str]
         first.out_of_order = ahead
         return first
     second = draw(records, {**dead, **down})
-    second.rivals = first.possible - set(second.roots)
+    # In a job that stands every healthy rank waits in something before long: whoever stands outside may be the cause.
+    outside = {rank for rank, view in records.views.items() if view.head is None and view.record.get("lib")}
+    second.rivals = (first.possible | outside) - set(second.roots)
     _as_now(second, {**perhaps, **dead})
     return second
 

@@ -59,7 +59,7 @@ class Picture:
     unsure_cycles: dict[int, str] = field(default_factory=dict)  # rank of a cycle -> why an edge of it is no proof
     stuck_units: list[Unit] = field(default_factory=list)  # all have joined, nobody finishes
     possible: set[int] = field(default_factory=set)  # members without a dump that would explain a wait; never accused
-    rivals: set[int] = field(default_factory=set)  # possible as well, where the roots are ranks without a dump
+    rivals: set[int] = field(default_factory=set)  # could be it too, where the roots are ranks without a dump
     out_of_order: dict[int, str] = field(default_factory=dict)  # rank -> what speaks for a cycle that no dump shows
     absent: dict[int, set[Unit]] = field(default_factory=dict)  # rank -> units that wait for it
     mismatches: list[Mismatch] = field(default_factory=list)

@@ -14,236 +14,32 @@ in the answer; the numbers of a long column are compared and nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from triage.model import Sample
-
-Check = Callable[[Any], None]  # raises _Bad
+from triage.readers.shape_words import (
+    MOST_TEXT,
+    Bad,
+    Check,
+    column,
+    each,
+    flag,
+    maybe,
+    must,
+    named,
+    number,
+    record,
+    row,
+    text,
+    whole,
+)
 
 MOST_RANKS = 1 << 18  # of one job: more than any machine hosts, and as many rows as an operator's machine holds at once
-MOST_DEPTH = 12
-MOST_TEXT = 65_536
 LAST_TIME = 1e10  # the year 2286: no clock that is to be believed stands behind it
-COUNTER = 1 << 70  # 64 bits, and InfiniBand's words counted in bytes
 SEQUENCE = 1 << 64
-
-
-class _Bad(Exception):
-    """Where (built from the inside out) and why a value is not what the spec says."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why, self.where = why, ""
-
-    def inside(self, step: str) -> _Bad:
-        dot = "." if self.where and not self.where.startswith("[") else ""
-        self.where = step + dot + self.where
-        return self
-
-
-# ---------------------------------------------------------------- the words of a spec
-
-
-def whole(low: int = 0, high: int = COUNTER) -> Check:
-    """An int that is no bool."""
-
-    def check(value: Any) -> None:
-        if type(value) is not int:
-            raise _Bad("is no whole number")
-        if not low <= value <= high:
-            raise _Bad("is a number beyond all sense")
-
-    return check
-
-
-def number(low: float = 0.0, high: float = 1e15) -> Check:
-    """A finite int or float that is no bool (no comparison with NaN is true)."""
-
-    def check(value: Any) -> None:
-        if type(value) is not float and type(value) is not int:
-            raise _Bad("is no number")
-        if not low <= value <= high:
-            raise _Bad("is a number beyond all sense")
-
-    return check
-
-
-def text(most: int = 4096) -> Check:
-    def check(value: Any) -> None:
-        if type(value) is not str:
-            raise _Bad("is no text")
-        if len(value) > most:
-            raise _Bad(f"is longer than {most} characters")
-
-    return check
-
-
-def flag(value: Any) -> None:
-    if type(value) is not bool:
-        raise _Bad("is neither true nor false")
-
-
-class _Container:
-    """A check of a list or map: a field of that kind is never null."""
-
-    def __init__(self, check: Check) -> None:
-        self.check = check
-
-    def __call__(self, value: Any) -> None:
-        self.check(value)
-
-
-def maybe(check: Check) -> Check:
-    """Null, or what `check` wants."""
-
-    def or_null(value: Any) -> None:
-        if value is not None:
-            check(value)
-
-    return or_null
-
-
-class must:
-    """A field of a record that may be neither missing nor null."""
-
-    def __init__(self, check: Check) -> None:
-        self.check = check
-
-
-def each(check: Check, most: int = 4096) -> Check:
-    """A list of such items."""
-
-    def check_list(value: Any) -> None:
-        if not isinstance(value, list | tuple):
-            raise _Bad("is no list")
-        if len(value) > most:
-            raise _Bad(f"has more than {most} items")
-        index = 0
-        try:
-            for index, item in enumerate(value):  # noqa: B007  (the index is for the message)
-                check(item)
-        except _Bad as bad:
-            raise bad.inside(f"[{index}]") from None
-
-    return _Container(check_list)
-
-
-def column(low: float = 0.0, high: float = 1e15, most: int = 4096) -> Check:
-    """A list of numbers, looked at in one go: step columns are most of what a healthy node sends."""
-    slow = each(number(low, high), most)
-
-    def check(value: Any) -> None:
-        if type(value) is list and len(value) <= most:
-            try:
-                if not value or (
-                    all(type(v) is float or type(v) is int for v in value) and all(low <= v <= high for v in value)
-                ):
-                    return
-            except TypeError:
-                pass
-        slow(value)
-
-    return _Container(check)
-
-
-def row(*checks: Check) -> Check:
-    """A list of exactly these items."""
-
-    def check(value: Any) -> None:
-        if not isinstance(value, list | tuple):
-            raise _Bad("is no list")
-        if len(value) != len(checks):
-            raise _Bad(f"has {len(value)} items and not {len(checks)}")
-        for index, (item, one) in enumerate(zip(value, checks)):
-            try:
-                one(item)
-            except _Bad as bad:
-                raise bad.inside(f"[{index}]") from None
-
-    return _Container(check)
-
-
-def named(check: Check, most: int = 4096) -> Check:
-    """A map from any bounded text to such items."""
-
-    def check_map(value: Any) -> None:
-        if not isinstance(value, Mapping):
-            raise _Bad("is no map")
-        if len(value) > most:
-            raise _Bad(f"has more than {most} entries")
-        for name, item in value.items():
-            if type(name) is not str or len(name) > 256:
-                raise _Bad("has a name that is no short text")
-            try:
-                check(item)
-            except _Bad as bad:
-                raise bad.inside(_name(name)) from None
-
-    return _Container(check_map)
-
-
-def record(fields: Mapping[str, Check | must]) -> Check:
-    """A map with these fields; others may be there and are only bounded."""
-    checks = {name: one.check if isinstance(one, must) else one for name, one in fields.items()}
-    needed = [name for name, one in fields.items() if isinstance(one, must)]
-
-    def check(value: Any) -> None:
-        if not isinstance(value, Mapping):
-            raise _Bad("is no map")
-        for name in needed:
-            if value.get(name) is None:
-                raise _Bad("is missing").inside(name)
-        if len(value) > 512:
-            raise _Bad("has more than 512 fields")
-        for name, item in value.items():
-            one = checks.get(name)
-            if item is None and not isinstance(one, _Container):
-                continue
-            try:
-                if one is not None:
-                    one(item)
-                elif type(name) is not str or len(name) > 256:
-                    raise _Bad("has a name that is no short text")
-                else:
-                    _plain(item, 1)
-            except _Bad as bad:
-                raise bad.inside(_name(name)) from None
-
-    return _Container(check)
-
-
-def _name(name: object) -> str:
-    """A key in a message: keys of a hostile map are as hostile as its values."""
-    return "".join(c if c.isprintable() else "?" for c in str(name)[:40])
-
-
-def _plain(value: Any, depth: int) -> None:
-    """JSON of bounded depth, finite numbers and bounded texts."""
-    kind = type(value)
-    if value is None or kind is bool:
-        return
-    if kind is str:
-        if len(value) > MOST_TEXT:
-            raise _Bad(f"is longer than {MOST_TEXT} characters")
-    elif kind is int or kind is float:
-        if not -1e30 <= value <= 1e30:
-            raise _Bad("is a number beyond all sense")
-    elif depth > MOST_DEPTH:
-        raise _Bad(f"is nested deeper than {MOST_DEPTH}")
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _plain(item, depth + 1)
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            if type(name) is not str or len(name) > 1024:
-                raise _Bad("has a name that is no short text")
-            _plain(item, depth + 1)
-    else:
-        raise _Bad("is no JSON")
-
 
 _RUN = re.compile(r"(\d{1,7})(?:\+(\d{1,7})(?:\*(\d{1,7}))?)?\Z")
 
@@ -267,7 +63,7 @@ def members(value: Any) -> None:
     text(MOST_TEXT)(value)
     why = _members_problem(value)
     if why:
-        raise _Bad(why)
+        raise Bad(why)
 
 
 # ---------------------------------------------------------------- the probes
@@ -355,7 +151,7 @@ STEPS = record(
                     "rank": must(RANK), "path": LINE, "kind": WORD, "unit": WORD, "last_step": whole(0, 10**15),
                     "last_at": TIME, "n": COUNT, "pids": each(PID), "set": ENV, "shared": flag,
                     "columns": record(
-                        {"step": each(whole(0, 10**15)), "t_start": column(0.0, LAST_TIME), "total_ms": column(),
+                        {"step": column(0, 10**15, ints=True), "t_start": column(0.0, LAST_TIME), "total_ms": column(),
                          "compute_ms": column(), "collective_ms": column(), "data_ms": column()}
                     ),
                 }
@@ -425,7 +221,7 @@ def problem(probe: str, data: Mapping[str, Any]) -> str | None:
     """
     try:
         SHAPES.get(probe, _UNKNOWN)(data)
-    except _Bad as bad:
+    except Bad as bad:
         return f"{bad.where or 'data'} {bad.why}"[:200]
     return None
 

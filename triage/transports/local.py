@@ -64,6 +64,8 @@ class LocalSession:
     def complaint(self) -> str:
         with contextlib.suppress(OSError):
             self._complaint += os.read(self._err, MAX_STDERR)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its output ends a moment before it does
+            self._process.wait(timeout=0.5)
         code = self._process.poll()
         text = plain(self._complaint[:2000].decode("utf-8", "replace"))
         return " ".join(part for part in (text, f"exit {code}" if code is not None else "") if part)
