@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,3 +20,14 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the real dumps of ../shared/data are not here")
     return SHARED
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """In CI nothing may skip (a missing tool would hide there for ever): with TRIAGE_NO_SKIPS a skip is a failure."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("TRIAGE_NO_SKIPS"):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"skipped where nothing may skip: {reason}"
