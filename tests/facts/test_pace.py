@@ -102,3 +102,12 @@ def test_steps_of_an_earlier_attempt_in_the_same_log_do_not_count():
     world.samples.pop()
     world.add("joblog", "", "B", data)
     assert world.fact("pace.t0_s").value == pytest.approx(1.0)
+
+
+def test_a_pace_that_wobbled_for_seconds_is_told_with_its_length():
+    wobble = World().processes().log(step_s=0.1, steps=80, elapsed=[0.1] * 50 + [0.115] * 30)
+    assert wobble.fact("pace.slow_for_s").value == pytest.approx(3.45)
+    steady = World().processes().log(step_s=0.1, steps=80)
+    assert steady.fact("pace.slow_for_s").value == 0.0
+    faster = World().processes().log(step_s=0.1, steps=80, elapsed=[0.12] * 40 + [0.1] * 40)
+    assert faster.fact("pace.slow_for_s").value == 0.0

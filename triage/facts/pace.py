@@ -168,6 +168,17 @@ def increase(ev: Evidence) -> Fact:
     )
 
 
+@fact("pace.slow_for_s", type="number", unit="s")
+def slow_for(ev: Evidence) -> Fact:
+    """How long the present pace has lasted, if it is slower than the healthy one; else 0."""
+    found, series = ev.derive(job_change), ev.derive(job_series)
+    if found is None or series is None:
+        return unknown("fewer than ten step times were read")
+    if not found.changed or found.increase <= 0:
+        return known(0.0)
+    return known(sum(seconds for _, seconds in series.steps[found.since :]), provenance=_seen(ev, series))
+
+
 @fact("pace.onset", type="number", unit="epoch s")
 def onset(ev: Evidence) -> Fact:
     """When the present pace began, on our clock."""

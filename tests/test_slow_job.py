@@ -1,0 +1,50 @@
+"""The slow-job playbook on written evidence: what is said of a job that advances."""
+
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "facts"))
+from written_evidence import World, limits
+
+from triage.facts import registry
+from triage.tree.load import load_set
+from triage.tree.walk import walk
+
+
+def concluded(world):
+    names = ("frozen-job", "slow-job")
+    texts = {f"{n}.yaml": (resources.files("triage.playbooks") / f"{n}.yaml").read_text() for n in names}
+    books = load_set(texts, registry.catalogue(), ["flight_recorder"])
+    return walk(books, registry.compute(world.evidence()), limits(), can_ask=False)
+
+
+def moving(step_s, elapsed, compute):
+    """A job of 8 ranks that makes steps; `compute(rank, i)` is each rank's compute time."""
+    world = World(window=8.0).processes().fabric(1e6)
+    world.log(step_s=step_s, steps=len(elapsed), elapsed=elapsed, last_ago=0.2)
+    return world.steps(compute, lambda rank, i: 5.0, n=40)
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "cause"),
+    [
+        ([0.1] * 200, "healthy/advancing"),
+        ([0.1] * 150 + [0.12] * 50, "healthy/advancing"),  # six seconds of a busy machine
+        ([0.5] * 300 + [0.6] * 200, "slow_everywhere/alike"),  # two minutes of +20 %
+        ([0.5] * 300 + [0.51] * 200, "healthy/advancing"),  # +2 % is the day's swing
+        ([0.6] * 200 + [0.5] * 200, "healthy/advancing"),  # it began slow and has got better
+    ],
+)
+def test_a_whole_job_is_slow_only_when_it_lasts(elapsed, cause):
+    found = concluded(moving(elapsed[-1], elapsed, lambda rank, i: 90.0 + (rank * 7 + i * 3) % 5 * 0.2))
+    assert found.verdict.cause == cause
+    assert not found.culprit_parts
+
+
+def test_a_slow_rank_is_named_however_short_it_has_been_slow():
+    found = concluded(moving(0.5, [0.5] * 30 + [0.568] * 20, lambda rank, i: 568.0 if rank == 5 else 500.0))
+    assert found.verdict.cause == "straggler/compute"
+    assert [part.rank for part in found.culprit_parts] == [5]
