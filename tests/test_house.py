@@ -103,3 +103,12 @@ def test_the_top_level_holds_what_it_should():
         pytest.skip("not a git checkout: nothing tells which files belong to the project")
     found = {line.split("/")[0] for line in listed.stdout.splitlines()}
     assert {name for name in found if not name.startswith(".")} == wanted
+
+
+def test_every_finding_and_every_hint_is_about_a_fact_that_exists():
+    from triage.facts import registry
+    from triage.narrate import FINDINGS, LEARN
+
+    known = registry.catalogue()
+    assert not [name for name in (*(f[0] for f in FINDINGS), *LEARN) if name not in known]
+    assert not [name for name, _, _ in FINDINGS if not known[name].parts]
