@@ -17,8 +17,6 @@ import errno
 import json
 import os
 import re
-import threading
-import time
 
 PROBE = {
     "name": "ranks",
@@ -348,47 +346,6 @@ def slurp(path, limit=262144):
         return None, error.errno
 
 
-def guarded(names, read_one, left, stall_s=STALL_S):
-    """{name: read_one(name)} and the names whose reading does not end.
-
-    Reading the environment of a process takes its memory lock, which a thread of it in D state may hold for ever
-    (notes/prototype-findings.md 2.2): one such rank must not cost what the node says of all others.
-    """
-    todo, done, stuck = list(reversed(names)), {}, []
-    finished = threading.Event()
-    now_at = {}  # worker -> (name, since)
-
-    def work(me):
-        while todo and me in now_at:
-            name = todo.pop()
-            now_at[me] = (name, time.monotonic())
-            value = read_one(name)
-            if me not in now_at:
-                return  # given up on meanwhile
-            done[name] = value
-        finished.set()
-
-    me = 0
-    threading.stack_size(262144)
-    while True:
-        now_at[me] = (None, time.monotonic())
-        threading.Thread(target=work, args=(me,), daemon=True).start()
-        while not finished.wait(0.05):
-            name, since = now_at[me]
-            if name is not None and time.monotonic() - since > stall_s:
-                break
-            if left() < 0.5:
-                now_at.clear()
-                return done, stuck, False
-        else:
-            return done, stuck, True
-        now_at.pop(me)
-        stuck.append(name)
-        me += 1
-        if me >= MAX_STUCK:
-            return done, stuck, False
-
-
 def lines(ctx, path, names, separator=":"):
     """First words of `name: value` lines of a procfs file, as a dict."""
     found = {}
@@ -439,7 +396,9 @@ def read_one(ctx, name):
 def read_table(ctx):
     """(procs by pid, {uid: unreadable processes}, [stuck Proc], complete) of every process that the procfs shows."""
     names = [name for name in ctx.listdir(ctx.procfs) if _digits(name)]
-    found, stuck, complete = guarded(names, lambda name: read_one(ctx, name), ctx.left)
+    import _stuck  # beside this file, and in the payload
+
+    found, stuck, complete = _stuck.guarded(names, lambda name: read_one(ctx, name), ctx.left, STALL_S, MAX_STUCK)
     procs, unreadable = {}, {}
     for proc, uid in found.values():
         if proc is not None:

@@ -17,8 +17,6 @@ import json
 import os
 import re
 import stat
-import threading
-import time
 
 PROBE = {
     "name": "steps",
@@ -231,47 +229,6 @@ def first_end(paths):
     return None
 
 
-def guarded(names, read_one, left, stall_s=STALL_S):
-    """{name: read_one(name)} and the names whose reading does not end.
-
-    Reading the environment of a process takes its memory lock, which a thread of it in D state may hold for ever
-    (notes/prototype-findings.md 2.2): one such rank must not cost what the node says of all others.
-    """
-    todo, done, stuck = list(reversed(names)), {}, []
-    finished = threading.Event()
-    now_at = {}  # worker -> (name, since)
-
-    def work(me):
-        while todo and me in now_at:
-            name = todo.pop()
-            now_at[me] = (name, time.monotonic())
-            value = read_one(name)
-            if me not in now_at:
-                return  # given up on meanwhile
-            done[name] = value
-        finished.set()
-
-    me = 0
-    threading.stack_size(262144)
-    while True:
-        now_at[me] = (None, time.monotonic())
-        threading.Thread(target=work, args=(me,), daemon=True).start()
-        while not finished.wait(0.05):
-            name, since = now_at[me]
-            if name is not None and time.monotonic() - since > stall_s:
-                break
-            if left() < 0.5:
-                now_at.clear()
-                return done, stuck, False
-        else:
-            return done, stuck, True
-        now_at.pop(me)
-        stuck.append(name)
-        me += 1
-        if me >= MAX_STUCK:
-            return done, stuck, False
-
-
 def environ_of(ctx, pid):
     try:
         with open(ctx.proc(pid + "/environ"), "rb") as handle:
@@ -284,7 +241,11 @@ def collect(ctx):
     match = ctx.args.get("match")
     match = {str(k): str(v) for k, v in match.items()} if isinstance(match, dict) else {}
     pids = [pid for pid in ctx.listdir(ctx.procfs) if pid.isdigit()]
-    told, stuck, complete = guarded(pids, lambda pid: owner_of(environ_of(ctx, pid), tuple(match)), ctx.left)
+    import _stuck  # beside this file, and in the payload
+
+    told, stuck, complete = _stuck.guarded(
+        pids, lambda pid: owner_of(environ_of(ctx, pid), tuple(match)), ctx.left, STALL_S, MAX_STUCK
+    )
     if stuck or not complete:
         ctx.note("not all processes could be looked at (%d do not let themselves be read)" % len(stuck))
     owners = {int(pid): told[pid] for pid in pids if told.get(pid)}

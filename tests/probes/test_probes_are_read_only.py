@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "probes"
 FILES = sorted(p for p in FOLDER.glob("*.py") if p.name != "__init__.py")
 PROBES = [p for p in FILES if not p.name.startswith("_")]
 SHARED = "_probe.py"  # the runner: it forks, kills its own children and makes itself small
-TRAVELS = {"pynvml", "_records"}  # go along in the payload
+TRAVELS = {"pynvml", "_records", "_stuck"}  # go along in the payload
 
 STANDARD_IN_3_6 = """
     array ast base64 binascii bisect bz2 calendar codecs collections contextlib copy ctypes datetime errno
