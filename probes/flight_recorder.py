@@ -84,33 +84,10 @@ def dump_paths(env, rank):
 
 
 def resolve_in(root, path):
-    """`path` below `root`, with absolute links taken as below root too: a container's links must not lead out of it.
+    """`path` below `root`: a container's links must not lead out of it."""
+    import _folders  # it travels in the payload beside this file, too
 
-    root   "/" or "" means that the kernel resolves the path as usual
-    """
-    if root in ("", "/"):
-        return path
-    done, rest, links = [], [p for p in path.split("/") if p], 0
-    while rest:
-        name = rest.pop(0)
-        if name == ".":
-            continue
-        if name == "..":
-            done = done[:-1]
-            continue
-        here = root.rstrip("/") + "/" + "/".join(done + [name])
-        try:
-            target = os.readlink(here)
-        except OSError:
-            done.append(name)
-            continue
-        links += 1
-        if links > 40:
-            break
-        if target.startswith("/"):
-            done = []
-        rest = [p for p in target.split("/") if p] + rest
-    return root.rstrip("/") + "/" + "/".join(done)
+    return _folders.resolve_in(root, path)
 
 
 class Place(object):

@@ -9,9 +9,10 @@ A line may wear a launcher's prefix ("3: ", "[rank3]:", "gpu003: "), colours, or
 Fooled by   a job that prints nothing between steps, or whose output is buffered (silence is no stall); lines without a
             date (they take the time of the nearest dated line above, `dated` is false); a log in local time (its zone
             is measured against the file's mtime where the last line is dated, else it is `unknown`); earlier attempts
-            in the same file (pass `since`, and compare line_no with last_line_no: what a line said of the end is over
-            when steps follow it); a progress bar that is drawn once more when all is done (not a new step); whatever a
-            rank chooses to print: a line is a claim, never a proof.
+            in the same file (`since` leaves out hits that are dated before it, never steps nor undated lines: cut those
+            at the line_no of the newest `attempt_start`; what a line said of the end is over when steps follow it); a
+            progress bar that is drawn once more when all is done (not a new step); whatever a rank chooses to print: a
+            line is a claim, never a proof.
 """
 
 import calendar
@@ -34,7 +35,8 @@ PROBE = {
         "newest_at": "epoch s, newest dated line",
         "zone": "utc (told by the lines, or measured against mtime) or unknown (taken as UTC)",
         "offset_s": "s, already subtracted from every time in the answer; 0 unless measured or told",
-        "iterations": "training steps that the log tells: total planned, series of [iteration, at epoch s, elapsed ms]",
+        "iterations": "training steps that the log tells: total planned, series of [iteration, at epoch s, elapsed ms], "
+        "lines: line of each of them, counted as in hits",
         "last_line_no": "of iterations: line of the newest step (of the first line that tells its number), counted as in hits",
         "hits": "known lines, one per (id, groups, prefix): at of the first, last_at and line_no of the last",
         "tail": "last lines, 300 characters each",
@@ -259,7 +261,7 @@ class _Log(object):
         self.explicit = False
         self.newlines = self.order = 0
         self.hits, self.left_out = {}, {}
-        self.series = {}  # format -> prefix -> [[iteration, at, elapsed ms], …]
+        self.series = {}  # format -> prefix -> [[iteration, at, elapsed ms, line], …]
         self.totals, self.last_line = {}, {}  # format -> steps planned; -> line of its newest step
         self.cut = False
 
@@ -396,15 +398,14 @@ class _Log(object):
                     stamp = stamp_of(line, self.reference)
                     row[1] = stamp[0] - (0.0 if stamp[1] else self.offset) if stamp else None
                     rows.append((prefix_of(line)[0], row, start))
-            newest = None
+            line_no, here = self.newlines + 1, 0
             for prefix, row, start in reversed(rows):
                 kept = self.series.setdefault(name, {}).setdefault(prefix, [])
                 if not kept or kept[-1][0] != row[0]:
-                    kept.append(row)
+                    line_no, here = line_no + block.count(b"\n", here, start), start
+                    kept.append(row + [line_no])
                     del kept[:-MAX_SERIES]
-                    newest = start
-            if newest is not None:
-                self.last_line[name] = self.newlines + 1 + block.count(b"\n", 0, newest)
+                    self.last_line[name] = line_no
 
     def row(self, name, found):
         part = found.groupdict()
@@ -434,10 +435,11 @@ class _Log(object):
                     "source": name,
                     "prefix": prefix,
                     "total": self.totals.get(name),
-                    "series": by_prefix[prefix],
+                    "series": [row[:3] for row in by_prefix[prefix]],
+                    "lines": [row[3] for row in by_prefix[prefix]],
                     "last_line_no": self.last_line.get(name),
                 }
-        return {"source": None, "prefix": "", "total": None, "series": [], "last_line_no": None}
+        return {"source": None, "prefix": "", "total": None, "series": [], "lines": [], "last_line_no": None}
 
 
 def whole_lines(chunks):
@@ -479,7 +481,7 @@ def reduce_log(
     now, mtime  epoch s: give the year of dates without one; mtime also measures the zone (None for a copied file)
     offset_s    the log's zone, seconds east of UTC, where it is known
     since       epoch s: hits dated before it belong to an earlier attempt and are left out; where the zone cannot be
-                told, only those more than 14 hours before it
+                told, only those more than 14 hours before it. Steps are never left out: each has its line and its date
     left        a function: seconds left (the reading stops early, `complete` is then false)
     series      training steps told, the last ones
     Returns the keys of the probe's data that need no file: truncated_head, complete, first_at, newest_at, zone,
@@ -501,7 +503,8 @@ def reduce_log(
     zone = "utc" if log.explicit or offset_s is not None else "unknown"
     shift = None if zone == "utc" else measured_offset(log.newest_at, mtime, last_is_dated)
     iterations = log.iterations()
-    iterations["series"] = iterations["series"][-series:]
+    for name in ("series", "lines"):
+        iterations[name] = iterations[name][-series:]
     hits = log.told_hits()
     if shift is not None:
         zone = "utc"

@@ -32,7 +32,8 @@ PROBE = {
         "why": "text: why a better source, or all, could not be read",
         "boot_covered": "bool: what was read reaches back to `since` (or to boot); null if that cannot be told",
         "oldest_at": "epoch s of the oldest dated line read",
-        "events": "lines that a signature knows: at and last_at epoch s (node clock), count, text, groups",
+        "events": "lines that a signature knows: at and last_at epoch s (node clock), count, text, groups; times (of more "
+        "than two: epoch s of the newest 16)",
         "lines_read": "count",
         "oom_kill": "count since boot, node: OOM kills of any process; null if the kernel does not count",
         "cgroup_oom_kill": "count since the cgroup was made, by pid of a rank: OOM kills in its job's cgroup",
@@ -41,6 +42,7 @@ PROBE = {
 
 MAX_EVENTS = 200
 FIRST_EVENTS, LAST_EVENTS = 20, 40  # of one signature
+NEWEST_TIMES = 16  # of one event: a port that flaps all day does so at the moment in question as well
 MAX_LINES = 50000
 MAX_BYTES = 8 << 20
 LINE = 2048
@@ -188,9 +190,12 @@ class Events(object):
                     "text": clean(text),
                     "groups": groups,
                     "_order": self.lines,
+                    "_times": [],
                 }
             event["count"] += 1
-            event["last_at"] = at if at is not None else event["last_at"]
+            if at is not None:
+                event["last_at"] = at
+                event["_times"] = event["_times"][1 - NEWEST_TIMES :] + [at]
 
     def drop_middle(self, name):
         """Forget the oldest event behind the first ones of a signature; it stays counted."""
@@ -206,6 +211,9 @@ class Events(object):
         events.sort(key=lambda e: e["_order"])
         for event in events:
             del event["_order"]
+            times = event.pop("_times")
+            if event["count"] > 2:
+                event["times"] = times
         return events
 
 

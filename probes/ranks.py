@@ -10,7 +10,8 @@ Fooled by   a process that sets RANK inside itself (torch.multiprocessing.spawn,
             a script with RANK that starts the real trainer as a child and waits: the script is the topmost;
             environ that we may not read: counted in `unreadable`, and then absence is no proof (`sees_all`); a process
             in D state that holds its memory lock (passed over, listed under `stuck`);
-            any user who exports RANK: compare uid and the job's own marks.
+            any user who exports RANK: compare uid and the job's own marks; a tracer outside of the rank's pid namespace
+            (tracer_pid is 0 then, and a rank that it holds is in state t all the same).
 """
 
 import errno
@@ -27,7 +28,9 @@ PROBE = {
     "fields": {
         "sees_all": "bool, node: every process visible and its environment readable; else absence proves nothing",
         "unreadable": "count, node: processes whose environment we may not read",
-        "ranks": "list, one a rank: identity, state (R S D T Z), wchan, start_s epoch s of the node's clock",
+        "ranks": "list, one a rank: identity, state (R S D T, t = held by a tracer), wchan, start_s epoch s, node's clock",
+        "tracer_pid": "pid of the debugger or profiler that has attached to the rank, 0 = none, null if unreadable",
+        "tracer": "text, name of that process; null if there is none or it cannot be read",
         "utime_s": "s since process start, all threads of the rank, user mode",
         "stime_s": "s since process start, all threads of the rank, kernel mode",
         "rchar": "bytes since process start, read calls of the rank (page cache included)",
@@ -49,8 +52,8 @@ ENV_NAMES = (
     "TORCH_FR_BUFFER_SIZE TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
     "TORCH_FR_DUMP_DYNAMIC_FILE_NAME TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DUMP_ON_TIMEOUT "
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC XDG_CACHE_HOME HOME NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_DEBUG NCCL_DEBUG_FILE "
-    "NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_RAS_ADDR NCCL_RAS_ENABLE TORCH_WORKER_SERVER_SOCKET CUDA_VISIBLE_DEVICES "
-    "JOB_COMPLETION_INDEX TRIAGE_STEP_LOG"
+    "NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_IB_DISABLE NCCL_NET NCCL_RAS_ADDR NCCL_RAS_ENABLE "
+    "TORCH_WORKER_SERVER_SOCKET CUDA_VISIBLE_DEVICES JOB_COMPLETION_INDEX TRIAGE_STEP_LOG"
 ).split()
 
 SET_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
@@ -423,13 +426,15 @@ def row(ctx, proc, top, children, btime, tick):
     if now is None or now.start != proc.start:
         return None
     utime, stime = parse_times(data.decode("utf-8", "replace"))
-    status = lines(ctx, ctx.proc(base + "status"), ("Uid", "NSpid"))
+    status = lines(ctx, ctx.proc(base + "status"), ("Uid", "NSpid", "TracerPid"))
     io = lines(ctx, ctx.proc(base + "io"), ("rchar", "wchar", "read_bytes", "write_bytes"))
     env = proc.env
     size, local = "WORLD_SIZE", "LOCAL_RANK"
     for name, size_name, local_name in FALLBACKS:
         if proc.source == name:
             size, local = (size_name or size), (local_name or local)
+
+    tracer = whole(status["TracerPid"][0]) if status.get("TracerPid") else None
 
     def last(words):
         return whole(words[-1]) if words else None
@@ -462,9 +467,24 @@ def row(ctx, proc, top, children, btime, tick):
         "write_bytes": number("write_bytes"),
         "cmd": clean(" ".join(proc.argv or [proc.comm]), 160),
         "ns_pid": last(status.get("NSpid")),
+        "tracer_pid": tracer,
+        "tracer": name_of(ctx, tracer) if tracer else None,
         "children": descendants(proc.pid, children),
         "env": env,
     }
+
+
+def name_of(ctx, pid):
+    found = parse_stat(ctx.read(ctx.proc("%d/stat" % pid), 4096) or "")
+    return clean(found.comm, 32) if found else None
+
+
+def unhidden(ctx, uid, hidepid):
+    """Are the processes of all users in the list? Root sees through hidepid."""
+    if ctx.real:
+        return uid == 0 or hidepid == 0
+    # A folder in the place of /proc: what its own mounts file says counts; a link to the machine's speaks of the machine.
+    return hidepid in (None, 0) or os.path.realpath(ctx.proc("mounts")).startswith("/proc/")
 
 
 def brief(proc):
@@ -509,9 +529,7 @@ def collect(ctx):
     uid = os.geteuid()
     hidepid = hidepid_of(ctx.read(ctx.proc("mounts"), 1 << 18))
     # Everything that was listed could be read, and nothing is kept out of the list.
-    everything = (
-        complete and not truncated and not unreadable and not stuck and (uid == 0 or not ctx.real or hidepid == 0)
-    )
+    everything = complete and not truncated and not unreadable and not stuck and unhidden(ctx, uid, hidepid)
     return {
         "sees_all": everything,
         "own_uid": uid,

@@ -17,22 +17,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shlex
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from triage import ownfiles
 from triage.errors import ConfigError, UsageError
 from triage.model import Attempt, Fact, Job, Node, Sample
 from triage.readers.shapes import checked
 from triage.schedulers import hostlist
+from triage.scribe import Scribe
 
 SCHEMA = "triage.case/1"
+SAMPLES = "samples.jsonl"
 MAX_FILE = 64 << 20
 MAX_LINE = 2 << 20
 MAX_SAMPLES = 400_000
@@ -54,6 +55,7 @@ class CaseFile:
     asked: tuple[str, ...] = ()  # costly probes that were asked for
     took_s: Mapping[str, float] = field(default_factory=dict)
     pokes: int = 0
+    looks: int = 2  # how many were to be made (frozen-job --looks)
     transport: str = ""
     warnings: tuple[str, ...] = ()
     again: str = ""  # the command line that looks again, "" where there is nothing to look at
@@ -71,38 +73,37 @@ def new_id(job_id: str, now: float) -> str:
 class CaseWriter:
     """Writes a case while it happens. Every failure to write is remembered, never raised: diagnosing goes first.
 
-    After the first failure (a full disk, a limit on file sizes) no further sample is written: a torn line in the middle
-    and lines after it would look like a case that holds everything. It is then saved as not complete.
+    After the first failure (a full disk, a limit on file sizes) no further sample is written, and the case is saved as
+    not complete. Storage that stops answering in the middle of a run costs one wait (scribe.py).
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.trouble = ""
-        self._samples: int | None = None
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=False)
-            self._samples = os.open(
-                folder / "samples.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-            )
-        except OSError as error:
-            self._failed("be saved in", error)
+        self._scribe = Scribe(folder)
+        self._scribe.append(SAMPLES, b"")
+
+    @property
+    def stalled(self) -> bool:
+        """Does the folder not answer any more?"""
+        return self._scribe.stalled
 
     def sample(self, sample: Sample) -> None:
-        if self._samples is None:
-            return
         try:
-            # No buffer of ours: what a failed write leaves in one would be written again, or fail again, at the end.
-            rest = memoryview((json.dumps(asdict(sample), sort_keys=True, allow_nan=False) + "\n").encode())
-            while rest:
-                rest = rest[os.write(self._samples, rest) :]
-        except OSError as error:
-            self._failed("be written on in", error)
-            self.close()
+            line = json.dumps(asdict(sample), sort_keys=True, allow_nan=False) + "\n"
+            self._scribe.append(SAMPLES, line.encode())
         except (ValueError, TypeError, RecursionError) as error:  # what is no JSON never was a sample
-            self._failed("hold all samples in", error)
+            self._failed("hold all samples in", str(error)[:120] or error.__class__.__name__)
+
+    def check(self) -> None:
+        """Wait until all is written by now, and learn in `trouble` and `stalled` whether it was."""
+        self._scribe.settle()
+        if self._scribe.trouble:
+            self._failed(*self._scribe.trouble)
 
     def save(self, content: CaseFile, facts: Mapping[str, Fact], report_json: str | None) -> None:
         """case.json and, when there are any, facts and report; then the sums."""
+        self.check()
         head = {
             "schema": SCHEMA,
             **{f.name: getattr(content, f.name) for f in fields(content) if f.name not in ("samples", "job", "playbooks", "skipped")},
@@ -119,39 +120,19 @@ class CaseWriter:
             if report_json is not None:
                 files["report.json"] = report_json
             for name, text in files.items():
-                _write(self.folder / name, text)
-            _write(self.folder / "SHA256SUMS", self._sums())
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            self._failed("be saved in", error)
+                self._scribe.put(name, text.encode())
+            self._scribe.sums("SHA256SUMS")
+        except (ValueError, TypeError, RecursionError) as error:
+            self._failed("be saved in", str(error)[:120] or error.__class__.__name__)
+        self.check()
 
     def close(self) -> None:
-        if self._samples is None:
-            return
-        try:
-            os.close(self._samples)
-        except OSError as error:  # network storage tells of a full disk only now
-            self._failed("be written on in", error)
-        finally:
-            self._samples = None
+        """There will be no more samples."""
+        self._scribe.end_append()
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _failed(self, what: str, why: str) -> None:
         """The first failure is the one that explains the others."""
-        why = error.strerror if isinstance(error, OSError) else str(error)[:120]
-        self.trouble = self.trouble or f"the case could not {what} {self.folder}: {why or error.__class__.__name__}"
-
-    def _sums(self) -> str:
-        lines = []
-        for path in sorted(p for p in self.folder.rglob("*") if p.is_file() and p.name != "SHA256SUMS"):
-            lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(self.folder)}\n")
-        return "".join(lines)
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a reader never sees half a file."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+        self.trouble = self.trouble or f"the case could not {what} {self.folder}: {why}"
 
 
 def read(folder: Path) -> CaseFile:
@@ -160,12 +141,11 @@ def read(folder: Path) -> CaseFile:
     if head.get("schema") != SCHEMA:
         raise ConfigError(f"{folder}/case.json: schema {str(head.get('schema'))[:40]!r} is not {SCHEMA}")
     job = _job(head.get("job"), folder)
-    samples, skipped = _samples(folder / "samples.jsonl", {node.name for node in job.nodes})
+    samples, skipped = _samples(folder, {node.name for node in job.nodes})
     books: dict[str, str] = {}
-    if (folder / "playbooks").is_dir():
-        for path in sorted((folder / "playbooks").iterdir()):
-            if path.suffix == ".yaml" and len(books) < 32:
-                books[path.stem] = _text(path)
+    for path in _inside(folder / "playbooks"):
+        if path.suffix == ".yaml" and len(books) < 32:
+            books[path.stem] = _text(path)
     took = head.get("took_s")
     return CaseFile(
         case=_words(head.get("case") or folder.name, 120),
@@ -179,6 +159,7 @@ def read(folder: Path) -> CaseFile:
         if isinstance(took, dict)
         else {},
         pokes=_whole(head.get("pokes"), 0, 1_000_000),
+        looks=1 if _whole(head.get("looks"), 2, 2) == 1 else 2,
         transport=_words(head.get("transport"), 40),
         warnings=tuple(_words(w, 300) for w in _list(head.get("warnings"))[:50]),
         again=_again(head.get("again")),
@@ -225,11 +206,14 @@ def damaged(folder: Path) -> list[str]:
 
 def find(state_dir: str, name: str) -> Path:
     """A case by its path, its id, or the beginning of its id."""
-    direct = Path(name)
-    if (direct / "case.json").is_file():
-        return direct
-    folder = Path(state_dir, "cases")
-    matches = sorted(p for p in folder.glob(f"{_plain(name)}*") if (p / "case.json").is_file()) if _plain(name) else []
+    direct, folder = Path(name), Path(state_dir, "cases")
+    try:
+        if ownfiles.exists(str(direct / "case.json")):
+            return direct
+        ownfiles.exists(state_dir)  # begun when the command was read
+        matches = [folder / id_ for id_ in _ids(folder, _plain(name))] if _plain(name) else []
+    except OSError as error:
+        raise _unread(folder, error) from None
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -237,23 +221,45 @@ def find(state_dir: str, name: str) -> Path:
     raise UsageError(f"no case {name}: neither a case folder nor an id under {folder}")
 
 
+def _ids(folder: Path, beginning: str) -> list[str]:
+    """Ids of the cases in the state folder that begin so. Raises TooSlow."""
+
+    def search() -> bytes:
+        found = sorted(p.name for p in folder.glob(f"{beginning}*") if (p / "case.json").is_file())
+        return json.dumps(found).encode()
+
+    return [str(name) for name in json.loads(ownfiles.compute(search, str(folder)))]
+
+
 def _plain(name: str) -> str:
     return "".join(c for c in name if c.isalnum() or c in "-_")
 
 
 def _bytes(path: Path) -> bytes:
+    """A file of a case that may have been made by somebody else, on storage that may stand still."""
     try:
-        # No link is followed and no FIFO waited for: a case may have been made by somebody else.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = ownfiles.read_plain(str(path), MAX_FILE + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; is it a triage case?") from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigError(f"{path} is not a plain file")
-        data = file.read(MAX_FILE + 1)
+        raise _unread(path, error) from None
     if len(data) > MAX_FILE:
         raise ConfigError(f"{path} is larger than {MAX_FILE >> 20} MiB")
     return data
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What is in a folder of a case, sorted; nothing where there is none."""
+    try:
+        return [folder / name for name in ownfiles.listing(str(folder))]
+    except ownfiles.TooSlow as error:
+        raise _unread(folder, error) from None
+    except OSError:
+        return []
+
+
+def _unread(path: Path, error: OSError) -> ConfigError:
+    if isinstance(error, ownfiles.TooSlow):
+        return ConfigError(f"{error}: shared storage may be stuck; give a copy of the case on local storage")
+    return ConfigError(f"{path}: {error.strerror}" + ("; is it a triage case?" if error.errno else ""))
 
 
 def _text(path: Path) -> str:
@@ -285,8 +291,9 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
 
-def _samples(path: Path, nodes: set[str]) -> tuple[tuple[Sample, ...], int]:
-    if not path.exists():
+def _samples(folder: Path, nodes: set[str]) -> tuple[tuple[Sample, ...], int]:
+    path = folder / SAMPLES
+    if path not in _inside(folder):
         return (), 0
     found: list[Sample] = []
     skipped = 0
@@ -355,7 +362,9 @@ def _job(value: Any, folder: Path) -> Job:
         cluster=_words(value.get("cluster"), 80),
         state=_words(value.get("state") or "unknown", 20),
         attempt=Attempt(
-            _whole(attempt.get("restart"), 0, 1_000_000), _maybe(attempt.get("started")), _maybe(attempt.get("ended"))
+            None if attempt.get("restart") is None else _whole(attempt.get("restart"), 0, 1_000_000),
+            _maybe(attempt.get("started")),
+            _maybe(attempt.get("ended")),
         ),
         log=_words(value.get("log"), 1000),
         user=_words(value.get("user"), 64),

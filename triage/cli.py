@@ -52,10 +52,9 @@ ProfileOption = Annotated[Optional[str], typer.Option("--profile", help="YAML wi
 StateOption = Annotated[Optional[str], typer.Option("--state-dir", help="Folder of the saved cases.")]
 InventoryOption = Annotated[Optional[str], typer.Option("--inventory", help="YAML that says which nodes a job has.")]
 NodesOption = Annotated[Optional[str], typer.Option("--nodes", help="The job's nodes, e.g. 'gpu[001-128]'.")]
-PlaybookOption = Annotated[
-    Optional[list[Path]], typer.Option("--playbook", help="A playbook instead of the saved one.")
-]
-FilesArgument = Annotated[Optional[list[Path]], typer.Argument(help="Playbook files; none = those that ship.")]
+# Texts and not `Path`: typer touches those by itself, and on dead storage that never returns.
+PlaybookOption = Annotated[Optional[list[str]], typer.Option("--playbook", help="A playbook instead of the saved one.")]
+FilesArgument = Annotated[Optional[list[str]], typer.Argument(help="Playbook files; none = those that ship.")]
 
 
 @app.callback()
@@ -84,19 +83,25 @@ def frozen_job(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds for the whole run; 0 = 60, or 120 above 128 nodes.")
     ] = 0.0,
+    looks: Annotated[
+        int, typer.Option("--looks", min=1, max=2, help="How often to look; 1 is quicker, and tells less.")
+    ] = 2,
     no_poke: Annotated[bool, typer.Option("--no-poke", help="Do not ask a flight recorder for a fresh dump.")] = False,
     output: OutputOption = Output.text,
     color: ColorOption = Color.auto,
     explain: ExplainOption = False,
 ) -> None:
     """Find the culprit of a frozen or slow job: read-only, over SSH, within a minute."""
-    from triage import investigate
-    from triage.inputs import find_job, options
+    from triage import config
 
     flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
+    config.begin(flags)
+    from triage import investigate
+    from triage.inputs import find_job, options
+
     found = find_job(jobid, nodes, flags, warn=say)
-    chosen = options("frozen-job", found, poke=not no_poke, run_s=timeout or None, say=say)
+    chosen = options("frozen-job", found, poke=not no_poke, run_s=timeout or None, looks=looks, say=say)
     _answer(investigate.live(found.job, chosen), output, color, explain)
 
 
@@ -110,11 +115,15 @@ def explain_command(
     explain: ExplainOption = False,
 ) -> None:
     """Find the culprit from a folder of flight-recorder dumps; no cluster needed."""
+    from triage import config
+
+    flags = {"profile": profile, "state_dir": state_dir}
+    config.begin(flags, os.environ, folder)
     from triage import investigate
     from triage.inputs import dumps, options_for_files
 
     job, samples, observed, warnings = dumps(folder)
-    chosen = options_for_files("explain", {"profile": profile, "state_dir": state_dir}, warnings, say)
+    chosen = options_for_files("explain", flags, warnings, say)
     _answer(investigate.explain(job, samples, observed, chosen), output, color, explain)
 
 
@@ -129,11 +138,17 @@ def replay(
     explain: ExplainOption = False,
 ) -> None:
     """Conclude again from a saved case: the same report, byte for byte, with the same playbook."""
-    from triage import case as cases
-    from triage import config, investigate
-    from triage.inputs import replacements
+    from triage import config
 
-    settings = config.load({"state_dir": state_dir})
+    flags = {"state_dir": state_dir}
+    config.begin(flags, os.environ, os.path.join(case, "case.json"))
+    from triage import case as cases
+    from triage import investigate
+    from triage.inputs import paths, replacements
+
+    settings = config.load(flags)
+    for line in settings.warnings:
+        say(line)
     folder = cases.find(settings.value("state_dir"), case)
     for name in cases.damaged(folder)[:5]:
         say(
@@ -143,7 +158,7 @@ def replay(
     if content.skipped:
         say(f"{folder.name}: {content.skipped} lines of samples.jsonl are no samples and were skipped")
     say(f"replay of {folder.name}: times are of then, nothing is asked of any node")
-    result = investigate.replay(content, playbooks=replacements(playbook or [], content.playbooks), until=until)
+    result = investigate.replay(content, playbooks=replacements(paths(playbook), content.playbooks), until=until)
     asked = {name for step in result.report.walk for name in (step.question, f"{step.playbook}:{step.question}")}
     if until and until not in asked:
         say(f"the walk ended before it came to {until}: this is its whole conclusion")
@@ -169,7 +184,7 @@ def drill(
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="What the fake nodes are made of.")] = "processes",
     engine: Annotated[str, typer.Option("--engine", help="What the job is made of.")] = "ring",
-    truth: Annotated[Optional[Path], typer.Option("--truth", help="Write what really happened to this file.")] = None,
+    truth: Annotated[Optional[str], typer.Option("--truth", help="Write what really happened to this file.")] = None,
     state_dir: StateOption = None,
     output: OutputOption = Output.text,
     color: ColorOption = Color.auto,
@@ -189,12 +204,12 @@ def drill(
         raise UsageError("say which scenario; see: triage drill --list")
     from triage.inputs import find_job, options, seconds
 
-    def diagnose(job_id: str, inventory: Path, profile: Path) -> int:
+    def diagnose(job_id: str, inventory: Path, profile: Path, looks: int) -> int:
         from triage import investigate
 
         flags = {"inventory": str(inventory), "profile": str(profile), "state_dir": state_dir}
         found = find_job(job_id, None, flags, warn=say)
-        chosen = options("frozen-job", found, poke=True, run_s=None, say=say)
+        chosen = options("frozen-job", found, poke=True, run_s=None, looks=looks, say=say)
         # The cluster is gone when the report is read: it prints no line that would ask it again.
         result = investigate.live(found.job, replace(chosen, again=""))
         _print(result, output, color, explain)
@@ -203,7 +218,7 @@ def drill(
     wanted = drills.DrillOptions(
         scenario=scenario, fault=fault, nodes=nodes, ranks_per_node=ranks_per_node, speed=speed,
         after_s=seconds(after), seed=seed, hold=hold, blind=tuple(blind or ()), backend=backend, engine=engine,
-        truth=truth,
+        truth=Path(truth) if truth else None,
     )  # fmt: skip
     raise typer.Exit(drills.run_drill(wanted, diagnose))
 
@@ -239,9 +254,9 @@ def playbook_show(
 @playbook_app.command("lint")
 def playbook_lint(files: FilesArgument = None) -> None:
     """Check playbooks: every name, type, arm and verdict."""
-    from triage.inputs import playbook_check
+    from triage.inputs import paths, playbook_check
 
-    _write("".join(f"{line}\n" for line in playbook_check(files or [])))
+    _write("".join(f"{line}\n" for line in playbook_check(paths(files))))
 
 
 def say(line: str) -> None:
@@ -251,7 +266,8 @@ def say(line: str) -> None:
     if sys.stderr is None:  # closed by the caller; print() would then write to stdout
         return
     with contextlib.suppress(OSError):  # nobody may be there to read it, or the disk behind it is full
-        print(f"triage: {clean(line, 800)}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"triage: {clean(line, 800)}\n")  # in one piece: Ctrl-C shall not come between
+        sys.stderr.flush()
 
 
 def _write(text: str) -> None:

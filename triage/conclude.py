@@ -185,13 +185,17 @@ def _says(found: Conclusion) -> tuple[str, ...]:
 
 
 def _roads(found: Conclusion, facts: Mapping[str, Fact]) -> tuple[str, ...]:
-    """How many sources name the culprit; one alone is said so (two independent roads are wanted to each verdict)."""
-    if not found.culprit_parts:
+    """How many sources name the culprit, or say that nobody is to blame; one alone is said so (two independent roads are
+    wanted to each verdict)."""
+    if found.verdict.id == "inconclusive":
         return ()
-    sources = sources_of(facts, tuple(n for n in found.evidence if facts.get(n) and facts[n].parts))
+    accused = bool(found.culprit_parts)
+    told = [name for name in found.evidence if name in facts and not name.startswith("seen.")]
+    sources = sources_of(facts, tuple(name for name in told if facts[name].parts or not accused))
     if len(sources) <= 1:
         only = next(iter(sources), "one fact")
-        return (f"One source alone ({only}) names the culprit; nothing else confirms it yet.",)
+        says = "names the culprit" if accused else "says so"
+        return (f"One source alone ({only}) {says}; nothing else confirms it yet.",)
     return (f"{len(sources)} sources agree: {', '.join(sorted(sources))}.",)
 
 

@@ -59,15 +59,37 @@ def state_dir(environ: Mapping[str, str]) -> str:
     return os.path.join(home, "triage")
 
 
+def begin(flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ, *more: str) -> str:
+    """Begin to touch all that a run may need, as far as flags, environment and custom name it: the home, which it returns.
+
+    Each may lie on other storage that stands still; one after the other they would cost the first 5 s of a run. A command
+    calls this before its heavy imports; `load` calls it for those who did not.
+    """
+    said = {name: flags.get(name) or environ.get(f"TRIAGE_{name.upper()}") or "" for name in SETTINGS}
+    path = {name: os.path.expanduser(value) for name, value in said.items()}
+    home = environ.get("HOME") or os.path.expanduser("~")
+    ownfiles.ahead(
+        read=[*map(str, files(environ)), path["inventory"], path["profile"]],
+        there=[home, said["state_dir"] or state_dir(environ), path["key"], path["known_hosts"], *more],
+    )
+    return home
+
+
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> Config:
     """Every setting with its origin. `flags` holds what the command line said; None or "" = not said."""
     warnings: list[str] = []
     layers: list[tuple[str, Mapping[str, str]]] = []
+    home = begin(flags, environ)
+    try:
+        ownfiles.exists(home)
+    except ownfiles.TooSlow as error:
+        warnings.append(f"{error}: shared storage may be stuck; going on without what lies in it")
     for path in files(environ):
         try:
             text = ownfiles.read(str(path), limit=1 << 20).decode("utf-8", "replace")
         except ownfiles.TooSlow as error:
-            warnings.append(f"{error}; going on without it")
+            if not error.below:
+                warnings.append(f"{error}: shared storage may be stuck; going on without it")
             continue
         except OSError:
             continue

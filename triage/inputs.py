@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +52,16 @@ def find_job(job_id: str, nodes: str | None, flags: Mapping[str, str | None], *,
         raise UsageError(
             f"job {job_id}: nothing tells its nodes. Give --inventory FILE.yaml, or --nodes 'gpu[001-128]'"
         )
-    read = inventory.parse(text_of(path, "inventory"), path)
+    read = inventory.parse(text_of(path, "inventory"), path, time.time())
     job = read.job(job_id)
+    for line in (notes := read.notes.get(job_id, ())):
+        warn(line)
+    settings = replace(settings, warnings=(*settings.warnings, *notes))
     if nodes:
         known = {node.name: node for node in job.nodes}
         wanted = inventory.from_nodes(job_id, nodes).nodes
         job = replace(job, nodes=tuple(known.get(node.name, node) for node in wanted))
+    ownfiles.ahead(opens=[job.log])
     if settings.value("cluster"):
         job = replace(job, cluster=job.cluster or settings.value("cluster"))
     return Found(job, settings, read.access, nodes or "")
@@ -75,21 +81,31 @@ def text_of(path: str, what: str) -> str:
         raise ConfigError(f"{what} {path} is not text") from None
 
 
-def options(command: str, found: Found, *, poke: bool, run_s: float | None, say: Say) -> Options:
+def options(command: str, found: Found, *, poke: bool, run_s: float | None, looks: int = 2, say: Say) -> Options:
     """The options of a live run from flags, environment, files and the inventory."""
     settings, access = found.settings, found.access
     if run_s is not None and not 2.0 <= run_s <= 3600.0:
         raise UsageError(f"--timeout {run_s:g}: give seconds between 2 and 3600")
-    transport: dict[str, Any] = {}
     keys = [settings.value("key")] if settings.value("key") else list(access.keys)
     hosts = [settings.value("known_hosts")] if settings.value("known_hosts") else list(access.known_hosts)
+    keys = [os.path.expanduser(path) for path in keys]
+    usual = [os.path.expanduser(path) for path in USUAL_HOSTS]
+    ownfiles.ahead(there=[*keys, *(map(os.path.expanduser, hosts) if hosts else usual)])
+    slow: list[str] = []
+    transport: dict[str, Any] = {
+        "key": _answering(keys, slow),
+        "known_hosts": _answering([os.path.expanduser(path) for path in hosts], slow)
+        if hosts
+        else _answering(usual, slow, there=True),
+    }
     warnings = list(settings.warnings)
-    hosts = hosts or [path for path in USUAL_HOSTS if _answering([os.path.expanduser(path)], warnings, there=True)]
-    for name, paths in (("key", keys), ("known_hosts", hosts)):
-        if paths:
-            transport[name] = _answering([os.path.expanduser(path) for path in paths], warnings)
-    for line in warnings[len(settings.warnings) :]:
-        say(line)
+    if slow:
+        warnings.append(
+            f"{'; '.join(slow)}: shared storage may be stuck; going on without {'them' if slow[1:] else 'it'}"
+        )
+        say(warnings[-1])
+    if looks == 1:
+        warnings.append("one look only (--looks 1): what takes two looks to tell is unknown")
     if settings.value("user"):
         transport["user"] = settings.value("user")
     return Options(
@@ -99,34 +115,39 @@ def options(command: str, found: Found, *, poke: bool, run_s: float | None, say:
         state_dir=settings.value("state_dir"),
         profile=_profile(settings),
         poke=poke,
+        looks=looks,
         run_s=run_s,
         warnings=tuple(warnings),
-        again=_again(command, found),
+        again=_again(command, found, looks),
         say=say,
     )
 
 
-def _answering(paths: list[str], warnings: list[str], there: bool = False) -> list[str]:
-    """Those files that answer: a home folder on dead storage must not hold the run (agent keys may still do)."""
+def _answering(paths: Sequence[str], slow: list[str], there: bool = False) -> list[str]:
+    """Those files that answer: a home folder on dead storage must not hold the run (agent keys may still do).
+
+    `slow` gets the others, but for those below a folder of which it was said; with `there`, absent files are left out.
+    """
     found = []
     for path in paths:
         try:
             if not ownfiles.exists(path) and there:
                 continue
         except ownfiles.TooSlow as error:
-            warnings.append(f"{error}: shared storage may be stuck; going on without it")
+            slow += [] if error.below else [str(error)]
             continue
         found.append(path)
     return found
 
 
-def _again(command: str, found: Found) -> str:
+def _again(command: str, found: Found, looks: int) -> str:
     """The line that repeats a run: what came by a flag is repeated; what comes from files or the environment is there."""
     words = ["triage", command, found.job.id]
     for name, setting in found.settings.settings.items():
         if setting.origin.startswith("--") and name != "state_dir":
             words += [setting.origin, setting.value]
-    return shlex.join(words + (["--nodes", found.nodes] if found.nodes else []))
+    words += ["--nodes", found.nodes] if found.nodes else []
+    return shlex.join(words + (["--looks", str(looks)] if looks != 2 else []))
 
 
 def _profile(settings: Config) -> str:
@@ -197,13 +218,31 @@ def _ranges(ranks: Sequence[int]) -> str:
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes, float]]:
     """(relative name, content, mtime) of the plain files below a folder, one at a time; links are not followed."""
+    away = "copy the dumps to local storage first"
     try:
         if not ownfiles.exists(str(folder)):
             raise UsageError(f"{folder}: no such folder")
+        if not ownfiles.is_folder(str(folder)):
+            raise UsageError(f"{folder} is a file; give the folder that holds the dumps")
+        content = bytearray()
+        for piece in ownfiles.stream(partial(_walk, folder), str(folder)):
+            if piece[:1] == _CONTENT:
+                content += memoryview(piece)[1:]
+                continue
+            name, changed = json.loads(piece[1:])
+            yield name, bytes(content), changed
+            content.clear()
     except ownfiles.TooSlow as error:
-        raise UsageError(f"{error}; copy the dumps to local storage first") from None
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is a file; give the folder that holds the dumps")
+        raise UsageError(f"{error}: shared storage may be stuck; {away}") from None
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}") from None
+
+
+_CONTENT, _NAME = b"c", b"n"
+
+
+def _walk(folder: Path) -> Iterator[bytes]:
+    """In a child: of each plain file its content in pieces, then its name and time."""
     count = 0
     for base, folders, names in os.walk(folder, followlinks=False):
         folders.sort()
@@ -211,18 +250,28 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes, float]]:
             path = os.path.join(base, name)
             count += 1
             if count > MAX_DUMPS:
-                raise UsageError(f"{folder}: more than {MAX_DUMPS} files; give the folder that holds the dumps only")
+                raise ValueError(f"more than {MAX_DUMPS} files; give the folder that holds the dumps only")
+            changed, left = 0.0, MAX_DUMP + 1  # one byte more than a dump may have: the reader then says so
             try:
                 info = os.lstat(path)
                 if not stat.S_ISREG(info.st_mode):
                     continue
-                with open(path, "rb") as file:  # one byte more than a dump may have: the reader then says so
-                    yield os.path.relpath(path, folder), file.read(MAX_DUMP + 1), info.st_mtime
+                with open(path, "rb", buffering=0) as file:
+                    while left > 0 and (piece := file.read(min(left, ownfiles.PIECE - len(_CONTENT)))):
+                        left -= len(piece)
+                        yield _CONTENT + piece
+                changed = info.st_mtime
             except OSError:
-                yield os.path.relpath(path, folder), b"", 0.0
+                pass  # told by its name and what there was of it
+            yield _NAME + json.dumps([os.path.relpath(path, folder), changed]).encode()
 
 
 # ------------------------------------------------------------------------------------------------ playbooks
+
+
+def paths(names: Sequence[str] | None) -> list[Path]:
+    """Files as the command line names them, none touched."""
+    return [Path(name) for name in names or ()]
 
 
 def playbook_texts(paths: Sequence[Path]) -> dict[str, str]:
@@ -236,6 +285,7 @@ def _named(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
 
     found: list[tuple[str, str, str]] = []
     problems: list[str] = []
+    ownfiles.ahead(read=[os.path.expanduser(path) for path in paths])
     for path in paths:
         try:
             text = text_of(str(path), "playbook")
@@ -298,7 +348,11 @@ def playbook_drawing(name: str) -> str:
     from triage.tree.expr import did_you_mean
     from triage.tree.show import show
 
-    files = _named([Path(name)]) if Path(name).is_file() else []
+    try:
+        given = ownfiles.is_file(name)
+    except ownfiles.TooSlow as error:
+        raise ConfigError(f"playbook {error}; copy it to local storage and try again") from None
+    files = _named([Path(name)]) if given else []
     books = _with(files)
     wanted = files[0][0] if files else name
     if wanted not in books:

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import json
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from triage import __version__, ownfiles
+from triage import __version__, asking, ownfiles
 from triage.case import CaseFile, CaseWriter, new_id
 from triage.conclude import Outcome, conclude, playbooks_of, thresholds
 from triage.cost.profile import load_profile
 from triage.errors import ConfigError, UsageError
+from triage.facts.claims import records_of
 from triage.facts.evidence import Evidence
 from triage.facts.pace import job_change
-from triage.facts.ranktable import rank_sets, rank_table
+from triage.facts.ranktable import rank_sets
 from triage.model import Job, Report, Sample
 from triage.readers.shapes import checked
 from triage.tree.load import limits_of
@@ -54,6 +54,7 @@ class Options:
     profile: str = ""  # the profile's text
     playbooks: Mapping[str, str] = field(default_factory=dict)  # instead of those that ship
     poke: bool = True
+    looks: int = 2  # 1: no window and no second look
     run_s: float | None = None
     warnings: tuple[str, ...] = ()
     again: str = ""  # the command line that looks again
@@ -100,6 +101,7 @@ class _Run:
         self.took: dict[str, float] = {}
         self.asked: list[str] = []
         self.pokes = 0
+        self.moved = False  # the case, away from a state folder that stopped answering
         self.warnings = list(options.warnings)
         self.books = dict(options.playbooks) or shipped_playbooks()
         self.probes = probe_names()
@@ -113,12 +115,23 @@ class _Run:
     def _folder(self) -> Path:
         base = self.options.state_dir
         try:
+            ownfiles.exists(base)  # begun when the command was read
             if base and ownfiles.writable_folder(str(Path(base, "cases"))):
                 return Path(base, "cases", self.case_id)
-            self.warn(f"the state folder {base or '(none)'} is not writable; the case goes to a private folder")
+            why = f"the state folder {base or '(none)'} is not writable"
         except ownfiles.TooSlow as error:
-            self.warn(f"{error}: shared storage may be stuck; the case goes to a private folder")
-        return Path(tempfile.mkdtemp(prefix="triage-")) / self.case_id
+            why = f"{error}: shared storage may be stuck"
+        return self._elsewhere(why) or Path(base or "/", "cases", self.case_id)
+
+    def _elsewhere(self, why: str) -> Path | None:
+        """A private folder for the case, which is said with the reason; None where no temporary folder answers."""
+        try:
+            folder = ownfiles.private_folder()
+        except OSError:
+            self.warn(f"{why}; no temporary folder answers either, and no case is kept")
+            return None
+        self.warn(f"{why}; the case goes to {folder}")
+        return Path(folder, self.case_id)
 
     def warn(self, line: str) -> None:
         """Told now, and kept for the report."""
@@ -132,6 +145,18 @@ class _Run:
         held = normal(sample)
         self.samples.append(held)
         self.writer.sample(held)
+
+    def look_after_case(self) -> None:
+        """Does the folder of the case still answer? If not, all that was seen goes to a private folder."""
+        self.writer.check()
+        if not self.writer.stalled or self.moved:
+            return
+        self.moved = True
+        folder = self._elsewhere(f"{self.writer.trouble}: shared storage may be stuck")
+        if folder is not None:
+            self.writer = CaseWriter(folder)
+            for sample in self.samples:
+                self.writer.sample(sample)
 
     def phase(self, name: str, since: float) -> None:
         self.took[name] = round(self.took.get(name, 0.0) + time.monotonic() - since, 3)
@@ -150,6 +175,7 @@ class _Run:
             asked=tuple(self.asked),
             took_s={**self.took, "total": round(time.monotonic() - self.begun, 3)},
             pokes=self.pokes,
+            looks=self.options.looks,
             transport=self.options.transport,
             warnings=tuple(self.warnings),
             again=self.options.again,
@@ -163,6 +189,9 @@ class _Run:
 
         report = as_json.render(outcome.report) if outcome and outcome.report else None
         self.writer.save(case or self._case(complete), outcome.facts if outcome else {}, report)
+        if self.writer.stalled and not self.moved:
+            self.look_after_case()
+            self.writer.save(case or self._case(complete), outcome.facts if outcome else {}, report)
 
 
 def live(job: Job, options: Options) -> Result:
@@ -173,6 +202,8 @@ def live(job: Job, options: Options) -> Result:
     say = options.say
     transport = base.load(options.transport, options.transport_options)  # a missing key leaves no case behind
     run = _Run(job, options)
+    for line in getattr(transport, "silent", ()):
+        run.warn(f"{line}: going on without it")
     load = payload.build(run.probes, deadline_s=run.limit + 5.0)
 
     def progress(step: Progress) -> None:
@@ -196,38 +227,53 @@ def live(job: Job, options: Options) -> Result:
     run.save(complete=True, outcome=outcome, case=case)
     if run.writer.trouble:
         say(run.writer.trouble)
-    return Result(outcome.report, case, str(run.writer.folder))
+    return Result(outcome.report, case, "" if run.writer.stalled else str(run.writer.folder))
 
 
 def _gather(run: _Run, fleet: Any) -> None:
-    """Connect, look twice."""
+    """Connect and look, once or twice.
+
+    Our own reading of the job log comes after the nodes': a step that ended while they were asked is then in it.
+    """
     say = run.options.say
     since = time.monotonic()
-    read_own_log(run, "A")
     fleet.open(min(CONNECT_S, run.left()))
     run.phase("connect", since)
     answered = {s.node for s in run.samples if s.probe == "contact" and s.status == "ok"}
     since = time.monotonic()
-    fleet.look("A", _args(run, CHEAP_A), min(LOOK_A_S, run.left()))
+    ours = own_log(run)
+    args = _args(run, CHEAP_A, with_log=ours == "absent")
+    fleet.look("A", args, min(LOOK_A_S, run.left()))
+    if ours != "timeout":
+        read_own_log(run, "A")
     run.phase("look_a", since)
     evidence = run.evidence()
     _refuse_two_jobs(evidence)
     change = evidence.derive(job_change)
     step = change.now if change else None
     say(first_line(evidence, len(answered), step))
-    if not answered and not run.job.log:
+    if not answered and (not run.job.log or ours == "timeout"):
         return  # nothing will move that we could see
+    if ours == "timeout":
+        # On storage that stands still this probe takes all its time: not before the first words.
+        since = time.monotonic()
+        fleet.look("A", _args(run, (), with_log=True), min(LOOK_B_S, run.left()))
+        run.phase("look_a", since)
+    if run.options.looks == 1:
+        return
     window = WINDOW_UNKNOWN_S if step is None else min(max(WINDOW_STEPS * step, WINDOW_MIN_S), WINDOW_MAX_S)
     since = time.monotonic()
     time.sleep(min(window, run.left()))
     run.phase("window", since)
     since = time.monotonic()
     read_own_log(run, "B")
-    fleet.look("B", _args(run, CHEAP_B), min(LOOK_B_S, run.left()))
+    own = any(s.probe == "joblog" and not s.node and s.status == "ok" for s in run.samples)
+    fleet.look("B", _args(run, CHEAP_B, with_log=not own), min(LOOK_B_S, run.left()))
     run.phase("look_b", since)
 
 
-def _args(run: _Run, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _args(run: _Run, names: tuple[str, ...], *, with_log: bool) -> dict[str, dict[str, Any]]:
+    """Arguments of the cheap probes; `with_log`: the nodes are asked for the job log, which our machine cannot read."""
     from triage.readers.signatures import for_probe
 
     job = run.job
@@ -238,8 +284,7 @@ def _args(run: _Run, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         args["steps"] = {"job_id": job.id, "match": dict(job.match)}
     if "kernel" in args:
         args["kernel"] = {"since": job.attempt.started, "signatures": for_probe("kernel")}
-    own = any(s.probe == "joblog" and not s.node and s.status == "ok" for s in run.samples)
-    if job.log and not own:  # a log that our own machine can read is not sent for from every node
+    if job.log and with_log:
         args["joblog"] = {
             "path": job.log,
             "signatures": for_probe("joblog"),
@@ -247,6 +292,19 @@ def _args(run: _Run, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
             "series": 400,
         }
     return args
+
+
+def own_log(run: _Run) -> str:
+    """Can our own machine read the job log? "ok", "absent" (or no file of ours to read), "timeout": then it is noted."""
+    path = run.job.log
+    try:
+        if not path or not ownfiles.opens_plain(path):
+            return "absent"
+    except ownfiles.TooSlow as error:
+        run.options.say(f"the job log {error}: shared storage may be stuck")
+        run.keep(Sample("joblog", "", "A", "timeout", {}, received=time.time(), notes=(str(error),)))
+        return "timeout"
+    return "ok"
 
 
 def read_own_log(run: _Run, look: str) -> None:
@@ -258,6 +316,7 @@ def read_own_log(run: _Run, look: str) -> None:
     if not path:
         return
     signatures = for_probe("joblog")
+    stood_still = any(s.probe == "joblog" and not s.node and s.status == "timeout" for s in run.samples)
 
     def work() -> bytes:
         return json.dumps(joblog.read_log(path, signatures, since=job.attempt.started)).encode()
@@ -265,7 +324,7 @@ def read_own_log(run: _Run, look: str) -> None:
     data: dict[str, Any] = {}
     status, note = "ok", ""
     try:
-        data = json.loads(ownfiles.compute(work, path, LOG_PATIENCE_S))
+        data = json.loads(ownfiles.compute(work, path, None if stood_still else LOG_PATIENCE_S))
     except ownfiles.TooSlow as error:
         status, note = "timeout", str(error)
     except OSError as error:
@@ -302,6 +361,7 @@ def first_line(evidence: Evidence, answered: int, step: float | None) -> str:
 def _walk_on(run: _Run, fleet: Any) -> tuple[Outcome, CaseFile]:
     """Walk; gather what a question asks for; walk again."""
     while True:
+        run.look_after_case()
         can_ask = run.left() > 1.0
         case = run._case(complete=True)
         outcome = conclude(case, probes=run.probes, can_ask=can_ask)
@@ -313,31 +373,22 @@ def _walk_on(run: _Run, fleet: Any) -> tuple[Outcome, CaseFile]:
 
 
 def _ask(run: _Run, fleet: Any, request: Request, outcome: Outcome) -> None:
-    """One costly probe on the suspects' nodes."""
+    """One costly probe on the suspects' nodes and on some of their peers."""
     run.asked.append(request.probe)
-    connected = {s.node for s in run.samples if s.probe == "contact" and s.status == "ok"}
-    nodes = list(dict.fromkeys(p.node for p in request.parts if p.node in connected))
-    if not nodes:
+    by_node = asking.plan(request, run.evidence())
+    if not by_node:
         return
-    args: dict[str, Any] = dict(request.args)
-    by_node: dict[str, dict[str, Any]] = {}
     if request.probe == "flight_recorder":
-        args = {"poke": _may_poke(run, outcome), "wait_s": 6.0}
-        table = run.evidence().derive(rank_table)
-        for node in nodes:
-            ranks = [
-                {"rank": row.rank, "pid": row.pid} for row in table.rows.values() if row.node == node and row.alive
-            ]
-            by_node[node] = {**args, "ranks": ranks}
-        if args["poke"]:
+        poke = _may_poke(run, outcome)
+        by_node = {node: {**args, "poke": poke} for node, args in by_node.items()}
+        if poke:
             run.options.say("asking the flight recorders for a fresh dump")
-    limit = min(COSTLY_S, run.left())
-    got = fleet.ask(request.probe, nodes, args, args_by_node=by_node, limit_s=limit)
+    got = fleet.ask(request.probe, by_node, args_by_node=by_node, limit_s=min(COSTLY_S, run.left()))
     run.pokes += sum(
-        entry.get("poke") == "written"
+        isinstance(entry, Mapping) and entry.get("poke") == "written"
         for sample in got
-        for entry in sample.data.get("ranks") or ()
-        if sample.status == "ok"
+        if sample.probe == "flight_recorder" and sample.status == "ok"
+        for entry in records_of(sample)
     )
 
 
@@ -348,18 +399,13 @@ def _may_poke(run: _Run, outcome: Outcome) -> bool:
     onset = outcome.facts["progress.onset"].value
     began = round(onset[0]) if isinstance(onset, list) and onset else 0
     restart = outcome.facts["job.attempt"].value or 0
-    mark = Path(
-        run.writer.folder.parent.parent, "pokes", f"{_safe(run.job.cluster)}-{_safe(run.job.id)}-{restart}-{began}"
-    )
+    cases = run.writer.folder.parent
+    base = cases.parent if cases.name == "cases" else cases  # a private folder is of this run alone
+    mark = base / "pokes" / f"{_safe(run.job.cluster)}-{_safe(run.job.id)}-{restart}-{began}"
     try:
-        if not ownfiles.writable_folder(str(mark.parent)):
-            return True
-        mark.touch(exist_ok=False)
-    except FileExistsError:
-        return False
+        return ownfiles.mark(str(mark))
     except OSError:
         return True
-    return True
 
 
 def _safe(text: str) -> str:
@@ -390,4 +436,4 @@ def explain(job: Job, samples: list[Sample], observed: float, options: Options) 
     run.save(complete=True, outcome=outcome, case=case)
     if run.writer.trouble:
         options.say(run.writer.trouble)
-    return Result(outcome.report, case, str(run.writer.folder))
+    return Result(outcome.report, case, "" if run.writer.stalled else str(run.writer.folder))

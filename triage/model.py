@@ -31,9 +31,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of a job id: its restart count and when it began and ended (epoch seconds)."""
+    """One run of a job id: its restart count and when it began and ended (epoch seconds). None: nobody told."""
 
-    restart: int = 0
+    restart: int | None = None
     started: float | None = None
     ended: float | None = None
 

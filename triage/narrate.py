@@ -22,17 +22,26 @@ MOST = 12  # lines of one list; the case holds everything
 # Facts that are worth a line when they are true and did not become the verdict: (fact, class, words).
 FINDINGS = (
     ("links.other_down", "nic", "a port that the job does not use changed; it is not the cause"),
-    ("links.flapped", "nic", "a port of the job changed between the looks"),
     ("links.down_now", "nic", "a port of the job has no link"),
+    ("links.survived", "nic", "a port of the job lost its link and has it again"),
+    ("links.flapped", "nic", "a counter of a port of the job rose between the looks"),
     ("hosts.silent", "node", "did not answer; silence alone accuses nobody"),
     ("hosts.lost", "node", "answered the first look and not the second"),
     ("waits.stale", "dump", "its dump is of another attempt or older than its process; not compared"),
     ("ranks.claimed_twice", "process", "no claim to be this rank is believed"),
     ("ranks.gone_late", "process", "ended after the stall began: a consequence"),
     ("waits.out_of_order", "process", "passed by what the others did before"),
+    ("ranks.traced", "process", "is under a debugger"),
     ("ranks.stopped", "process", "is stopped (state T)"),
     ("ranks.d_state", "process", "is in uninterruptible sleep (state D)"),
     ("ranks.gone", "process", "is gone"),
+    ("busy.maybe", "process", "does something of its own"),
+    ("gpus.hot", "gpu", "is hot; heat goes with many things and is the cause of few"),
+)
+# Instead, while the job advances: it could not without this node's ranks, so the way to it is what is broken.
+REACHED_NOT = (
+    "does not answer us, but the job advances, and it cannot without every node's ranks: the management path to it "
+    "is dead (network, sshd), not the node; do not restart or drain it"
 )
 
 # What would tell a fact that is unknown. {again} is the line that looks again, {node} and {pid} the first suspect's.
@@ -100,11 +109,20 @@ def findings(case: CaseFile, ev: Evidence, facts: Mapping[str, Fact], found: Con
             Finding("interrupted", None, "the run was interrupted; only what was seen until then is judged here")
         )
     out += [Finding("note", None, clean(line, 300)) for line in case.warnings[:MOST]]
+    told: set[tuple[str, str | None, int | None, str | None]] = set()
     for name, cls, words in FINDINGS:
         fact = facts.get(name)
-        parts = [p for p in fact.parts if (p.kind, p.node, p.rank, p.nic) not in blamed] if fact else []
-        if parts:
-            out.append(Finding(cls, fold_parts(parts), f"{words} ({clean(parts[0].why, 160)})"))
+        parts = [p for p in fact.parts if (p.kind, p.node, p.rank, p.nic) not in blamed | told] if fact else []
+        if not parts:
+            continue
+        if name == "hosts.silent" and facts["progress.advancing"].value is True:
+            words = REACHED_NOT
+        out.append(Finding(cls, fold_parts(parts), f"{words} ({clean(parts[0].why, 160)})"))
+        if cls == "nic":  # one port has many counters, and is one finding
+            told |= {(p.kind, p.node, p.rank, p.nic) for p in parts}
+    phase = facts.get("hosts.same_phase")
+    if phase is not None and phase.value is True:
+        out.append(Finding("service", None, f"the silent nodes all stopped at one place: {clean(phase.text, 200)}"))
     for node, offset in sorted(ev.derive(clock_offsets).items()):
         if abs(offset.offset_s) > 2.0:
             text = f"its clock is {offset.offset_s:+.1f}s off ours (taken out of all times here)"

@@ -19,7 +19,7 @@ def test_a_drill_breaks_the_job_calls_triage_once_it_shows_and_returns_its_exit_
     truth_file = tmp_path / "facts.json"
     asked: list[tuple[str, str, str]] = []
 
-    def investigate(job: str, inventory: Path, profile: Path) -> int:
+    def investigate(job: str, inventory: Path, profile: Path, looks: int) -> int:
         asked.append((job, inventory.read_text(), profile.read_text()))
         return 42
 
@@ -43,7 +43,7 @@ def test_a_drill_breaks_the_job_calls_triage_once_it_shows_and_returns_its_exit_
 def test_an_error_of_the_investigation_still_ends_the_cluster(tmp_path: Path) -> None:
     seen: list[Path] = []
 
-    def investigate(job: str, inventory: Path, profile: Path) -> int:
+    def investigate(job: str, inventory: Path, profile: Path, looks: int) -> int:
         seen.append(inventory)
         raise LookupError(job)
 
@@ -73,4 +73,4 @@ def test_the_truth_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) ->
 
     options = DrillOptions("healthy", nodes=1, ranks_per_node=1, after_s=0, truth=tmp_path / "no" / "facts.json")
     with pytest.raises(UsageError, match="give --truth a file"):
-        run_drill(options, lambda job, inventory, profile: 0)
+        run_drill(options, lambda job, inventory, profile, looks: 0)

@@ -189,3 +189,34 @@ def test_nothing_that_was_started_here_is_left(cluster: Cluster) -> None:
         return found
 
     wait_for(lambda: not strangers(), GRACE_S + 4)
+
+
+def test_a_cut_cable_is_silence_and_not_an_end() -> None:
+    with Cluster(nodes=1, ranks_per_node=1, seed=22) as cluster:
+        client = connect(cluster)
+        send, out, _ = client.exec_command("echo $$; while read line; do echo got $line; done")
+        pid = int(out.readline())
+        fresh = socket.create_connection((cluster.hosts[0].address, cluster.hosts[0].port))
+        cluster.send(cluster.plan.nodes[0], {"ssh": "down"})
+        with pytest.raises(TimeoutError):
+            wait_for(lambda: not socket.create_connection(fresh.getpeername(), timeout=0.3))
+        # Who is connected hears nothing more, whatever he says, in every phase; the server does not notice, so the
+        # command runs on and still waits for its input.
+        send.write("hello\n")
+        send.flush()
+        out.channel.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            out.channel.recv(1)
+        transport = client.get_transport()
+        assert transport is not None and transport.is_active() and not out.channel.closed
+        transport.close()
+        time.sleep(GRACE_S + 0.7)  # a server that notices has killed it by then
+        assert alive(pid)
+        fresh.settimeout(0.2)
+        heard = b""
+        with pytest.raises(TimeoutError):
+            while piece := fresh.recv(100):
+                heard += piece
+        assert heard in (b"", b"SSH-2.0-OpenSSH_9.2p1\r\n")  # the banner may have left before the cut
+        fresh.close()
+    assert not alive(pid) and not cluster.folder.exists()

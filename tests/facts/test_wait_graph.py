@@ -661,3 +661,14 @@ def test_two_faults_at_once_name_no_healthy_rank_either():
         }
         p = draw(decode(records, job.ranks), {first: "dead", second: "stopped"})
         assert set(p.roots) <= {first, second} and p.roots
+
+
+def test_who_is_left_behind_by_a_rank_that_died_in_the_middle_of_a_collective_is_its_victim_and_not_stuck():
+    lines = repeated("0 # all_reduce", 1, 4)
+    # Rank 0 died while its part went round: 3 has all of it, 1 and 2 behind it do not.
+    programs = {1: [*lines, "0 5 all_reduce open"], 2: [*lines, "0 5 all_reduce open"]}
+    programs |= {3: [*lines, "0 5 all_reduce", "0 6 all_reduce open"]}
+    for known in ({}, {0: "dead"}):
+        p = picture(programs, incapable=known, world=4)
+        assert p.device_stuck == {} and set(p.roots) <= {0} and p.possible <= {0}, known
+        assert {*p.roots, *p.possible} == {0}

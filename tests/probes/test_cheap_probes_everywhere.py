@@ -1,4 +1,4 @@
-"""reach, ranks, kernel, nic, joblog and steps run under every Python from 3.6 on that is here."""
+"""All probes that need nothing of a GPU run under every Python from 3.6 on that is here."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHEAP = ("reach", "ranks", "kernel", "nic", "joblog", "steps")
+ASKED = ("activity", "peers")  # on some ranks, about some nodes
 
 
 def interpreters() -> dict[str, str]:
@@ -47,8 +48,13 @@ def test_every_cheap_probe_runs_alone_and_answers_with_one_envelope(version, tmp
     args = {
         "joblog": {"path": "/job.log", "signatures": for_probe("joblog")},
         "kernel": {"signatures": for_probe("kernel")},
+        "activity": {"ranks": [{"rank": 3, "pid": os.getpid()}], "window_s": 0.1},
+        "peers": {
+            "targets": [{"node": "n2", "management": ["localhost:1"], "fabric": ["127.0.0.1:1"]}],
+            "timeout_s": 1,
+        },
     }
-    for name in CHEAP:
+    for name in CHEAP + ASKED:
         argv = [INTERPRETERS[version], str(ROOT / "probes" / f"{name}.py"), "--rootfs", str(tmp_path)]
         argv += ["--args", json.dumps(args.get(name, {}))]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
@@ -60,9 +66,14 @@ def test_every_cheap_probe_runs_alone_and_answers_with_one_envelope(version, tmp
             assert len(envelope["data"]["hits"]) == 7 and envelope["data"]["iterations"]["series"][-1][0] == 12
         if name == "kernel":
             assert len(envelope["data"]["events"]) == 5
+        if name == "activity":
+            assert [row["rank"] for row in envelope["data"]["ranks"]] == [3], envelope["data"]["unseen"]
+        if name == "peers":
+            (told,) = envelope["data"]["targets"]
+            assert [told[side][0]["result"] for side in ("management", "fabric")] == ["refused", "refused"]
 
 
-@pytest.mark.parametrize("name", CHEAP)
+@pytest.mark.parametrize("name", CHEAP + ASKED)
 def test_a_probe_says_what_it_answers_and_what_fools_it(name) -> None:
     tree = ast.parse((ROOT / "probes" / f"{name}.py").read_text("utf-8"))
     text = ast.get_docstring(tree) or ""
@@ -72,7 +83,7 @@ def test_a_probe_says_what_it_answers_and_what_fools_it(name) -> None:
     assert probe["name"] == name and probe["cost"] in ("cheap", "slow", "intrusive") and probe["fields"]
 
 
-@pytest.mark.parametrize("name", CHEAP)
+@pytest.mark.parametrize("name", CHEAP + ASKED)
 def test_every_field_of_a_probe_stands_in_the_manual(name) -> None:
     import importlib
 

@@ -1,7 +1,8 @@
 """Probes open for reading only, need nothing but the standard library, and are Python 3.6: read from their code.
 
 A limit of file size stops bytes, but the empty file would still be made (notes/prototype-findings.md 2.2). One thing
-may be written at all: a byte into the flight recorder's FIFO, by a descriptor opened O_WRONLY | O_NONBLOCK.
+may be written at all: a byte into the flight recorder's FIFO, by a descriptor opened O_WRONLY | O_NONBLOCK. One probe may
+use the network at all: `peers` connects, listens to what comes, and sends nothing.
 """
 
 import ast
@@ -18,7 +19,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "probes"
 FILES = sorted(p for p in FOLDER.glob("*.py") if p.name != "__init__.py")
 PROBES = [p for p in FILES if not p.name.startswith("_")]
 SHARED = "_probe.py"  # the runner: it forks, kills its own children and makes itself small
-TRAVELS = {"pynvml", "_records", "_stuck"}  # go along in the payload
+TRAVELS = {"pynvml", "_records", "_stuck", "_folders", "_places", "_compilers"}  # go along in the payload
 
 STANDARD_IN_3_6 = """
     array ast base64 binascii bisect bz2 calendar codecs collections contextlib copy ctypes datetime errno
@@ -38,6 +39,15 @@ FORBIDDEN_CALLS = """
     sync mount umount
 """
 FORBIDDEN = set(FORBIDDEN_CALLS.split())
+NETWORK = {"socket", "ssl", "asyncio", "socketserver", "http", "urllib", "ftplib", "smtplib", "telnetlib", "xmlrpc"}
+NETWORKED = "peers.py"
+# All that it may ask of the module and of a socket: enough to connect and to listen, not enough to say anything.
+SOCKET_NAMES = {"socket", "getaddrinfo", "SOCK_STREAM", "AI_NUMERICHOST", "SOL_SOCKET", "SO_ERROR"}
+SENDING_CALLS = """
+    send sendall sendto sendmsg sendmsg_afalg sendfile write writelines bind listen accept connect create_connection
+    create_server makefile setsockopt shutdown fromfd socketpair
+"""
+SENDING = set(SENDING_CALLS.split())
 POKE_FLAGS = {"O_WRONLY", "O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW"}
 WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE", "O_EXCL"}
 
@@ -63,6 +73,21 @@ def mode_of(call):
 
 def flags_of(call):
     return {n.attr for n in ast.walk(call) if isinstance(n, ast.Attribute) and n.attr.startswith("O_")}
+
+
+def sent(tree, name):
+    """(where, what) of each thing that could send, serve, or hide what it does with a socket."""
+    for call, called, receiver in calls(tree):
+        if called in SENDING or (called == "getattr" and receiver == ""):
+            yield f"{name}:{call.lineno}", called
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if getattr(node.value, "id", "") == "socket" and node.attr not in SOCKET_NAMES:
+                yield f"{name}:{node.lineno}", f"socket.{node.attr}"
+            elif node.attr in SENDING:
+                yield f"{name}:{node.lineno}", node.attr
+        elif isinstance(node, ast.Import) and any(alias.name == "socket" and alias.asname for alias in node.names):
+            yield f"{name}:{node.lineno}", "socket under another name"
 
 
 def complaints(source, name):
@@ -93,6 +118,8 @@ def complaints(source, name):
             found.append(f"{where} calls {called}")
         if called == "getattr" and getattr(call.args[0], "id", "") in ("os", "io", "shutil", "subprocess"):
             found.append(f"{where} reaches into {call.args[0].id}")
+    if name == NETWORKED:
+        found += [f"{where} calls {called}" for where, called in sent(tree, name)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -107,6 +134,10 @@ def complaints(source, name):
             top = module.split(".")[0]
             if top == "_probe":
                 continue
+            if top in NETWORK and (name != NETWORKED or module != "socket" or isinstance(node, ast.ImportFrom)):
+                found.append(
+                    f"{name}:{node.lineno} imports {module}: only {NETWORKED} uses the network, through socket"
+                )
             if top not in {*STANDARD_IN_3_6.split(), *TRAVELS}:
                 found.append(f"{name}:{node.lineno} imports {module}")
             if top in ("subprocess", "tempfile", "shutil"):
@@ -159,6 +190,42 @@ def test_the_check_sees_through(code):
 )
 def test_the_check_lets_reading_and_the_poke_pass(code, name):
     assert complaints(code, name) == []
+
+
+@pytest.mark.parametrize(
+    "code, name",
+    [
+        ("import socket", "probe.py"),
+        ("from socket import socket", "probe.py"),
+        ("import socket", "_helper.py"),
+        ("import http.client", "peers.py"),
+        ("import asyncio", "peers.py"),
+        ("from socket import create_connection", "peers.py"),
+        ("import socket as s", "peers.py"),
+        ("import socket\nsocket.create_connection(x)", "peers.py"),
+        ("import socket\nsocket.gethostbyname(x)", "peers.py"),
+        ("sock.send(b'x')", "peers.py"),
+        ("sock.sendall(b'x')", "peers.py"),
+        ("tell = sock.sendto", "peers.py"),
+        ("sock.connect(x)", "peers.py"),
+        ("sock.bind(x)", "peers.py"),
+        ("getattr(sock, 'se' + 'nd')(b'x')", "peers.py"),
+    ],
+)
+def test_nothing_is_sent_to_anybody(code, name):
+    assert complaints(code, name)
+
+
+def test_connecting_and_listening_to_what_comes_is_allowed_in_one_probe():
+    code = "import socket\ns = socket.socket(f, socket.SOCK_STREAM)\ns.connect_ex(x)\ns.recv(9)"
+    assert complaints(code, "peers.py") == [] and complaints(code, "nic.py")
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.name.startswith("_") and p.name != SHARED], ids=lambda p: p.name
+)
+def test_what_probes_share_only_reads_too(path):
+    assert complaints(path.read_text(), path.name) == []
 
 
 def test_the_shared_runner_writes_one_file_of_its_own_process_and_nothing_else():

@@ -195,6 +195,43 @@ def test_a_stopped_rank_is_told_as_stopped(run_id, start) -> None:
     assert until(lambda: [r["state"] for r in look(run_id)["ranks"]] == ["T"])
 
 
+PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+
+
+@pytest.fixture
+def tracer() -> Iterator[Callable[[int, int], int]]:
+    """Attach to a process as a debugger does, from a process of its own; `hold`: and stop it."""
+    pids = []
+
+    def attach(pid: int, hold: int) -> int:
+        code = (
+            "import ctypes, sys, time; ptrace = ctypes.CDLL(None, use_errno=True).ptrace; ptrace.argtypes = [ctypes.c_long] * 4\n"
+            f"assert ptrace({PTRACE_SEIZE}, {pid}, 0, 0) == 0, ctypes.get_errno()\n"
+            f"assert not {hold} or ptrace({PTRACE_INTERRUPT}, {pid}, 0, 0) == 0\n"
+            "print('attached', flush=True); time.sleep(60)"
+        )
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        pids.append(child)
+        assert child.stdout is not None and child.stdout.readline() == b"attached\n"
+        return child.pid
+
+    yield attach
+    for child in pids:
+        child.kill()
+        child.wait()
+
+
+def test_a_rank_under_a_debugger_tells_who_holds_it_and_that_it_does(run_id, start, tracer) -> None:
+    ranks_ = [start(python(SLEEP), rank_env(run_id, number, world=3)) for number in range(3)]
+    assert until(lambda: len(look(run_id)["ranks"]) == 3)
+    watched, held = tracer(ranks_[1].pid, 0), tracer(ranks_[2].pid, 1)
+    rows = until(lambda: (found := look(run_id)["ranks"]) and found[2]["state"] == "t" and found)
+    assert [(r["state"], r["tracer_pid"]) for r in rows] == [("S", 0), ("S", watched), ("t", held)]
+    assert rows[0]["tracer"] is None and rows[2]["tracer"] == Path(f"/proc/{held}/comm").read_text().strip()
+    os.kill(ranks_[0].pid, signal.SIGSTOP)
+    assert until(lambda: [r["state"] for r in look(run_id)["ranks"]] == ["T", "S", "t"]), "stopped is not traced"
+
+
 def test_secrets_in_the_environment_never_leave_the_node(run_id, start) -> None:
     start(python(SLEEP), rank_env(run_id, 0, WANDB_API_KEY="hunter2-secret", NCCL_DEBUG="INFO\x1b[31m" + "x" * 5000))
     rows = until(lambda: look(run_id)["ranks"])
@@ -328,6 +365,68 @@ def test_two_jobs_on_a_node_are_both_told_and_the_asked_one_survives_the_cap(pro
     assert len(data["ranks"]) == 256 and data["truncated"] is True and data["sees_all"] is False
     assert {r["pid"] for r in data["ranks"][:2]} == {5000, 5001}
     assert len(json.dumps(data)) < 1 << 20
+
+
+def test_a_tracer_that_cannot_be_read_is_unknown_and_not_none(procfs) -> None:
+    for rank, line in enumerate(
+        ("TracerPid:\t0\n", "TracerPid:\t77\n", "TracerPid:\t78\n", "", "TracerPid:\n", "TracerPid:\tx\n")
+    ):
+        procfs.add(100 + rank, 50, rank_env("r", rank))
+        (procfs.root / str(100 + rank) / "status").write_text("Uid:\t0\t0\t0\t0\n" + line)
+    procfs.add(77, 1, comm="gdb\x1b[31m", cmd="gdb -p 101")
+    (procfs.root / "104" / "status").unlink()
+    rows = procfs.look()["ranks"]
+    assert [(r["tracer_pid"], r["tracer"]) for r in rows] == [
+        (0, None), (77, "gdb [31m"), (78, None), (None, None), (None, None), (None, None),
+    ]  # fmt: skip
+
+
+def test_one_rank_with_its_loader_workers_and_trackers_does_not_look_like_nine(procfs) -> None:
+    env = rank_env("r", 3)
+    procfs.add(50, 1, comm="python3", cmd="python3 -m torch.distributed.run train.py")
+    procfs.add(100, 50, env, start=5000)
+    for pid in range(101, 107):
+        procfs.add(pid, 100, env, comm="pt_data_worker", flags=0x400040, start=6000 + pid)
+    procfs.add(107, 100, env, cmd="python3 -c from_multiprocessing.resource_tracker_import_main", start=6200)
+    procfs.add(108, 100, env, comm="wandb-core", cmd="wandb-core --port", start=6300)
+    data = procfs.look()
+    assert [(r["rank"], r["pid"], len(r["children"])) for r in data["ranks"]] == [(3, 100, 8)]
+    assert data["orphans"] == [] and data["wrappers"] == []
+
+
+def test_the_loader_workers_of_a_killed_rank_are_eight_orphans_and_no_rank(procfs) -> None:
+    env = rank_env("r", 3)
+    procfs.add(1, 0, comm="systemd", cmd="/sbin/init")
+    for pid in range(101, 108):
+        procfs.add(pid, 1, env, comm="pt_data_worker", flags=0x400040)
+    procfs.add(108, 1, env, comm="ptxas", cmd="ptxas a.ptx")
+    data = procfs.look()
+    assert data["ranks"] == [] and [o["rank"] for o in data["orphans"]] == [3] * 8 and data["sees_all"] is True
+
+
+def test_a_rank_that_has_ended_and_is_not_reaped_is_a_zombie_without_a_number(procfs) -> None:
+    procfs.add(50, 1, comm="python3", cmd="python3 -m torch.distributed.run train.py")
+    procfs.add(100, 50, rank_env("r", 0))
+    procfs.add(101, 50, {}, state="Z", cmd="", flags=0x400044)  # the environment of a zombie is empty
+    data = procfs.look()
+    assert [r["rank"] for r in data["ranks"]] == [0]
+    assert [(z["pid"], z["state"], z["rank"]) for z in data["zombies"]] == [(101, "Z", None)]
+
+
+@pytest.mark.parametrize(
+    "option, sees_all", [("", True), (",hidepid=0", True), (",hidepid=2", False), (",hidepid=invisible", False)]
+)
+def test_where_processes_are_hidden_absence_proves_nothing(procfs, option, sees_all) -> None:
+    procfs.add(100, 50, rank_env("r", 0))
+    (procfs.root / "mounts").write_text(f"proc /proc proc rw,nosuid{option} 0 0\n")
+    data = procfs.look()
+    assert data["sees_all"] is sees_all and [r["rank"] for r in data["ranks"]] == [0]
+
+
+def test_the_mounts_of_the_machine_itself_do_not_hide_what_a_folder_of_links_shows(procfs) -> None:
+    procfs.add(100, 50, rank_env("r", 0))
+    (procfs.root / "mounts").symlink_to("/proc/mounts")
+    assert procfs.look()["sees_all"] is True
 
 
 def test_names_with_parentheses_and_garbage_stat_files_are_survived(procfs) -> None:

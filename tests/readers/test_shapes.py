@@ -75,6 +75,28 @@ def test_all_that_real_nodes_sent_is_fine():
         ("steps", {"ranks": [{"rank": 1, "columns": {"total_ms": [1.0, math.nan]}}]},
          "ranks[0].columns.total_ms[1] is a number beyond all sense"),
         ("steps", {"ranks": [{"rank": 1, "columns": {"total_ms": [1.0, "2"]}}]}, "ranks[0].columns.total_ms[1] is no number"),
+        ("ranks", {"ranks": [{**RANK, "tracer_pid": "7"}]}, "ranks[0].tracer_pid is no whole number"),
+        ("ranks", {"ranks": [{**RANK, "tracer": ["gdb"]}]}, "ranks[0].tracer is no text"),
+        ("activity", {"window_s": math.nan}, "window_s is a number beyond all sense"),
+        ("activity", {"ranks": [{"pid": 7}]}, "ranks[0].rank is missing"),
+        ("activity", {"ranks": [{"rank": 3, "compilers": None}]}, "ranks[0].compilers is no list"),
+        ("activity", {"ranks": [{"rank": 3, "compilers": [{"cpu_s": "1"}]}]}, "ranks[0].compilers[0].cpu_s is no number"),
+        ("activity", {"ranks": [{"rank": 3, "compilers": [{"cpu_s": -1.0}]}]},
+         "ranks[0].compilers[0].cpu_s is a number beyond all sense"),
+        ("activity", {"ranks": [{"rank": 3, "caches": [{"files_new": True}]}]},
+         "ranks[0].caches[0].files_new is no whole number"),
+        ("activity", {"ranks": [{"rank": 3, "caches": [{"newest_at": LAST_TIME * 2}]}]},
+         "ranks[0].caches[0].newest_at is a number beyond all sense"),
+        ("activity", {"ranks": [{"rank": 3, "wchar_grown": -5}]}, "ranks[0].wchar_grown is a number beyond all sense"),
+        ("activity", {"ranks": [{"rank": 3, "progress_line": 5}]}, "ranks[0].progress_line is no text"),
+        ("activity", {"unseen": {"rank": 3}}, "unseen is no list"),
+        ("peers", {"targets": [{"management": []}]}, "targets[0].node is missing"),
+        ("peers", {"targets": [{"node": "n", "fabric": None}]}, "targets[0].fabric is no list"),
+        ("peers", {"targets": [{"node": "n", "fabric": [{"address": "a:1"}]}]}, "targets[0].fabric[0].result is missing"),
+        ("peers", {"targets": [{"node": "n", "fabric": [{"address": 5, "result": "open"}]}]},
+         "targets[0].fabric[0].address is no text"),
+        ("peers", {"targets": [{"node": "n", "fabric": [{"address": "a:1", "result": "open", "errno": "111"}]}]},
+         "targets[0].fabric[0].errno is no whole number"),
         ("contact", {"phase": ["tcp"]}, "phase is no text"),
         ("gpu", {"whatever": nested(30)}, "whatever is nested deeper than 12"),
         ("gpu", {"whatever": {"x": math.inf}}, "whatever is a number beyond all sense"),
@@ -126,6 +148,11 @@ def test_what_is_unknown_is_null_and_fine():
         problem("ranks", {"ranks": [{**RANK, "start_s": None, "wchan": None, "rchar": None}], "hidepid": None}) is None
     )
     assert problem("flight_recorder", {"ranks": [{"rank": 3, "record": None, "mtime": None}]}) is None
+    idle = {"files_new": None, "bytes_grown": None, "newest_at": None, "truncated": True, "why": "it did not answer"}
+    row = {"rank": 3, "caches": [idle], "wchar_grown": None, "progress_line": None, "progress_moved": None}
+    assert problem("activity", {"window_s": 1.5, "ranks": [row], "unseen": []}) is None
+    way = {"address": "10.0.0.1:22", "result": "timeout", "errno": None, "took_s": None}
+    assert problem("peers", {"targets": [{"node": "n", "management": [way], "fabric": []}]}) is None
     assert problem("ranks", {"ranks": [{**RANK, "rank": MOST_RANKS - 1, "world_size": MOST_RANKS}]}) is None
 
 

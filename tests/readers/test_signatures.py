@@ -56,7 +56,6 @@ def test_the_lines_of_a_healthy_job_are_known_by_none() -> None:
         "n1:9:71 [0] NCCL WARN Call to bind failed: Address already in use",
         "n1:9:71 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>",
         "UserWarning: torch.distributed._all_gather_base is a private function and will be deprecated.",
-        "W1130 21:40:01.034000 4240 torch/distributed/run.py:774] Setting OMP_NUM_THREADS environment variable for each process to be 1",
         "Error handling is enabled. No Exception was raised so far.",
     ]
     kernel = [

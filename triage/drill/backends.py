@@ -132,6 +132,9 @@ class Processes:
         script, torchrun = plan.job_folder / "pretrain_gpt.py", plan.job_folder / "torchrun"
         script.write_text(bare_source("rank.py"))
         torchrun.write_text(bare_source("launcher.py"))
+        worker = plan.job_folder / "torch" / "_inductor" / "compile_worker" / "__main__.py"
+        worker.parent.mkdir(parents=True)
+        worker.write_text(bare_source("compiler.py"))
         ssh = {node: bound() for node in plan.nodes}
         fabric = {node: bound() for node in plan.nodes}
         ranks = {place.rank: bound() for place in plan.ranks}
@@ -151,6 +154,9 @@ class Processes:
                     "remove": str(plan.folder),
                     "scratch": str(plan.scratch(node)),
                     "nic": plan.nic,
+                    "hca": plan.hca,
+                    "spare_nic": plan.spare_nic,
+                    "budget_s": plan.budget_s,
                     "ports": [[place.rank, port(ranks[place.rank])] for place in plan.on(node)],
                     "routes": [[place.rank, port(fabric[place.node])] for place in plan.ranks if place.node != node],
                     "fabric_fd": fabric[node].fileno(),

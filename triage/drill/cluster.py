@@ -27,11 +27,12 @@ from typing import Any
 
 from triage.drill.backends import BACKENDS, Backend, Host, key_pair
 from triage.drill.plan import CLUSTER, Plan, folded, make_plan
-from triage.drill.scenarios import Fault, did_you_mean, ground_truth, message
+from triage.drill.scenarios import Fault, check_needs, did_you_mean, for_rank, ground_truth, messages
 from triage.errors import UsageError
 
 FLOOR_S = 5  # the drill's profile: a job is called frozen after this, not after a minute (DESIGN section 2)
 HISTORY = 400
+SOON_STEPS = 10  # far enough ahead for a message to reach every rank before that step
 
 
 class Cluster:
@@ -238,15 +239,18 @@ class Cluster:
 
     def apply(self, scenario: str, fault: Fault, *, speed: float = 0.88, rank: int | None = None) -> dict[str, Any]:
         """Break the job: the seed chooses the rank unless one is given. Returns the ground truth, also in `truth`."""
-        if fault.needs_ranks_per_node > self.plan.ranks_per_node:
-            raise UsageError(
-                f"drill: {scenario} {fault.name} needs {fault.needs_ranks_per_node} ranks on a node:"
-                f" give --ranks-per-node {fault.needs_ranks_per_node} or more"
-            )
+        check_needs(fault, len(self.plan.nodes), self.plan.ranks_per_node)
+        told = messages(fault, speed, max(self.steps().values(), default=0) + SOON_STEPS)
         chosen: int | None = None
-        if fault.message:
+        if fault.everybody:
+            for each in self.plan.ranks:
+                for message in told:
+                    self.backend.send(each.node, {"rank": each.rank} | message)
+        elif told:
             chosen = random.Random(f"{self.plan.seed}/rank").randrange(self.plan.world) if rank is None else rank
-            self.backend.send(self.node_of(chosen), message(fault, chosen, speed))
+            for message in told:
+                whom = {"rank": chosen} if for_rank(message) else {}
+                self.backend.send(self.node_of(chosen), whom | message)
         self.truth = ground_truth(scenario, fault, self.plan, chosen, time.time())
         return self.truth
 

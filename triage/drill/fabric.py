@@ -1,130 +1,123 @@
-"""One fake node's training network: the relay that all its traffic to other nodes takes, and the NIC that counts it.
+"""One fake node's training network: the relay that all its traffic to other nodes takes.
 
-A connection that enters the relay begins with one JSON line {"to": rank, ...}. For a rank of this node it goes on to
-that rank, else to the relay of the rank's node. Behaves as a lossless fabric does (notes/prototype-findings.md 1.3): an
-EOF or reset of one side is swallowed and the other side left open and silent; while the link is down nothing moves and
-no byte is lost.
+A connection that enters the relay begins with one JSON line {"to": rank, "from": rank, ...}. For a rank of this node it
+goes on to that rank, else to the relay of the rank's node. It stands for a reliable connection of two RDMA cards, and
+behaves like one (notes/prototype-findings.md 1.3, notes/network.md 4.2): bytes go one way only, from sender to receiver;
+an EOF or reset of one side is swallowed and the other side left open and silent; while the link of either card is down
+nothing moves and nothing is lost; a piece that had to wait for longer than the card retries is never delivered, and then
+the connection is in error for ever, also when the link is back.
+
+A real sender's card learns by a missing acknowledgement that nobody answers. Here the relay at whose link the piece waits
+says so on the way back, which nobody else uses (RETRIED, GAVE_UP): a busy machine must not look like a cut cable, as it
+would if missing answers were timed.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from triage.drill.cards import RoceCard, Way
+from triage.drill.door import Door
 
 Address = tuple[str, int]
 PIECE = 1 << 16
-TICK_S = 0.2
+TRIES = 7  # NCCL_IB_RETRY_CNT (notes/network.md 4.2)
+RETRIED, GAVE_UP = b"t", b"x"
+HELLO_S = 10.0
 
 
-class Nic:
-    """A network card in a sysfs folder: class/net/<name>. Files change by rename: nobody ever reads half of one."""
+class Link:
+    """The cable of a node's fabric port. Times are kept, so that a thread that wakes up late judges by what was."""
 
-    def __init__(self, sysfs: Path, name: str, spool: Path, *, driver: str, speed_mbps: int, seed: int) -> None:
-        rng = random.Random(f"{seed}/{name}")
-        self.folder = sysfs / "class" / "net" / name
-        self.name = name
-        self.spool = spool / f"{name}.new"
-        self.written: dict[str, str] = {}
-        (self.folder / "statistics").mkdir(parents=True)
-        driver_folder = sysfs / "bus" / "pci" / "drivers" / driver
-        driver_folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "device").mkdir()
-        (self.folder / "device" / "driver").symlink_to(os.path.relpath(driver_folder, self.folder / "device"))
-        # A card that lives since boot has a history: only what changes between two looks says anything.
-        ups = rng.randint(1, 4)
-        self.ups, self.downs = ups, ups - 1
-        self.counters = dict.fromkeys(("rx_dropped", "tx_dropped", "rx_errors", "tx_errors", "multicast"), 0)
-        self.counters |= {"rx_bytes": rng.randrange(10**12, 10**14), "tx_bytes": rng.randrange(10**12, 10**14)}
-        self.counters |= {f"{way}_packets": self.counters[f"{way}_bytes"] // 3000 for way in ("rx", "tx")}
-        self.counters["rx_dropped"] = rng.randint(0, 2000)
-        mac = [0x0C, 0x42, 0xA1, *(rng.randrange(256) for _ in range(3))]
-        fixed = {"speed": speed_mbps, "mtu": 9000, "type": 1, "address": ":".join(f"{byte:02x}" for byte in mac)}
-        for file, value in (fixed | {"duplex": "full", "dev_id": "0x0", "flags": "0x1003"}).items():
-            self.put(file, str(value))
-        self.set_link(True, count=False)
-        self.write_counters()
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.up = True
+        self.since = time.monotonic()
 
-    def put(self, file: str, value: str) -> None:
-        if self.written.get(file) == value:
-            return
-        try:
-            self.spool.write_text(value + "\n")
-            os.replace(self.spool, self.folder / file)
-            self.written[file] = value
-        except OSError:
-            pass  # the folder goes away when the cluster closes
+    def set(self, up: bool) -> None:
+        with self.changed:
+            self.up, self.since = up, time.monotonic()
+            self.changed.notify_all()
 
-    def set_link(self, up: bool, count: bool = True) -> None:
-        if count:
-            self.ups += up
-            self.downs += not up
-        self.put("operstate", "up" if up else "down")
-        self.put("carrier", "1" if up else "0")
-        self.put("carrier_up_count", str(self.ups))
-        self.put("carrier_down_count", str(self.downs))
-        self.put("carrier_changes", str(self.ups + self.downs))
+    def wait(self, until: float | None) -> float | None:
+        """When the link came up (long ago, if it is up), or None if it is still down at `until`."""
+        with self.changed:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            self.changed.wait_for(lambda: self.up, left)
+            return self.since if self.up else None
 
-    def add(self, way: str, count: int) -> None:
-        self.counters[f"{way}_bytes"] += count
-        self.counters[f"{way}_packets"] += 1
 
-    def write_counters(self) -> None:
-        for name, value in self.counters.items():
-            self.put(f"statistics/{name}", str(value))
+@dataclass
+class Connection:
+    """One way from a sending rank to a receiving rank, as one of the two cards sees it.
+
+    `peer` is the receiving node's fabric address where the sender lives on this node, else None.
+    """
+
+    sender: int
+    source: socket.socket
+    sink: socket.socket
+    peer: Address | None
+    broken: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def way(self) -> Way:
+        return "rx" if self.peer is None else "tx"
 
 
 class Relay:
-    """All relayed connections of a node: two threads each, one a direction, blocked in recv most of the time.
+    """All relayed connections of a node: one or two threads each, blocked in recv most of the time.
 
-    `ranks` gives the port of each rank of this node, `routes` the relay of each other rank. Bytes are counted on `nic`:
-    `tx` from a rank of this node outwards, `rx` the other way.
+    `ranks` gives the port of each rank of this node, `routes` the relay of each other rank; payload is counted on `card`.
+    `gave_up(rank, peer)` is called once for each connection of a rank of this node whose retries are exhausted.
     """
 
     def __init__(
-        self, listener: socket.socket, ranks: Mapping[int, Address], routes: Mapping[int, Address], nic: Nic
+        self,
+        door: Door,
+        ranks: Mapping[int, Address],
+        routes: Mapping[int, Address],
+        card: RoceCard,
+        budget_s: float,
+        gave_up: Callable[[int, Address], None],
     ) -> None:
-        self.listener, self.ranks, self.routes, self.nic = listener, ranks, routes, nic
-        self.up = threading.Event()
-        self.up.set()
+        self.door, self.ranks, self.routes, self.card = door, ranks, routes, card
+        self.budget_s, self.gave_up = budget_s, gave_up
+        self.link = Link()
         self.kept: list[socket.socket] = []  # every end ever opened: none is closed, so nobody learns of a death
 
     def start(self) -> None:
-        threading.Thread(target=self.accept_all, daemon=True).start()
+        threading.Thread(target=self.door.serve, args=(self.enter,), daemon=True).start()
 
     def set_link(self, up: bool) -> None:
-        """Cut the cable, or plug it in again."""
-        if up != self.up.is_set():
-            self.nic.set_link(up)
-            (self.up.set if up else self.up.clear)()
+        """Cut the cable, or plug it in again. Without link the node's fabric address answers nobody."""
+        self.link.set(up)
+        if up:
+            self.door.open()
+        else:
+            self.door.shut()
 
-    def accept_all(self) -> None:
-        while True:
-            try:
-                incoming, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.open, args=(incoming,), daemon=True).start()
-
-    def open(self, incoming: socket.socket) -> None:
-        """Read who is wanted, connect to there, and pass on both ways. What makes no sense is closed."""
-        line = b""
+    def enter(self, incoming: socket.socket) -> None:
+        """Read who is wanted, connect to there, and pass on. Who says nothing or nonsense is let go without harm."""
         try:
-            incoming.settimeout(10)
+            incoming.settimeout(HELLO_S)
+            line = b""
             while not line.endswith(b"\n") and len(line) < 4096:
                 byte = incoming.recv(1)
                 if not byte:
                     return incoming.close()
                 line += byte
-            wanted = int(json.loads(line)["to"])
+            hello = json.loads(line)
+            wanted, sender = int(hello["to"]), int(hello["from"])
             here = wanted in self.ranks
-            self.up.wait()
-            outgoing = socket.create_connection(self.ranks[wanted] if here else self.routes[wanted], timeout=10)
+            self.link.wait(None)
+            outgoing = socket.create_connection(self.ranks[wanted] if here else self.routes[wanted], timeout=HELLO_S)
             outgoing.sendall(line)
         except (OSError, ValueError, KeyError, TypeError):
             return incoming.close()
@@ -132,26 +125,69 @@ class Relay:
             end.settimeout(None)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.kept.append(end)
-        ways = ("rx", "tx") if here else ("tx", "rx")
-        threading.Thread(target=self.forward, args=(outgoing, incoming, ways[1]), daemon=True).start()
-        self.forward(incoming, outgoing, ways[0])
+        connection = Connection(sender, incoming, outgoing, None if here else self.routes[wanted])
+        if not here:
+            threading.Thread(target=self.hear_back, args=(connection,), daemon=True).start()
+        self.forward(connection)
 
-    def forward(self, source: socket.socket, sink: socket.socket, way: str) -> None:
-        """Pass on what comes until it ends, and then do not pass on the end. A cut holds back, it does not lose."""
+    def forward(self, connection: Connection) -> None:
+        """Pass on what comes until it ends, and then do not pass on the end."""
         try:
-            while piece := source.recv(PIECE):
-                self.up.wait()
-                self.nic.add(way, len(piece))
-                sink.sendall(piece)
+            while piece := connection.source.recv(PIECE):
+                if not self.passes(connection):
+                    return
+                self.card.add(connection.way, len(piece))
+                connection.sink.sendall(piece)
+        except OSError:
+            return
+
+    def passes(self, connection: Connection) -> bool:
+        """Wait with a piece until the link is up. False if the retries ran out first, or had before."""
+        began = time.monotonic()
+        for number in range(1, TRIES + 1):
+            up_at = self.link.wait(began + number * self.budget_s / TRIES)
+            if up_at is not None:
+                break
+            if number < TRIES:
+                self.no_answer(connection)
+        if up_at is None or up_at - began > self.budget_s:
+            self.exhausted(connection)
+        return not connection.broken
+
+    def no_answer(self, connection: Connection) -> None:
+        """One more time-out of the sender's card."""
+        if connection.peer is not None:
+            self.card.error("local_ack_timeout_err")
+        else:
+            tell_back(connection, RETRIED)
+
+    def exhausted(self, connection: Connection) -> None:
+        """The sender's card gives up: the connection is in error, and stays open."""
+        with connection.lock:
+            if connection.broken:
+                return
+            connection.broken = True
+        if connection.peer is not None:
+            self.card.error("local_ack_timeout_err", "req_transport_retries_exceeded", "req_cqe_error")
+            self.gave_up(connection.sender, connection.peer)
+        else:
+            tell_back(connection, GAVE_UP)
+
+    def hear_back(self, connection: Connection) -> None:
+        """What the other card's relay says of the pieces of a rank of this node."""
+        try:
+            while words := connection.sink.recv(64):
+                for at in range(len(words)):
+                    if words[at : at + 1] == RETRIED:
+                        self.no_answer(connection)
+                    elif words[at : at + 1] == GAVE_UP:
+                        self.exhausted(connection)
         except OSError:
             return
 
 
-def tick(nics: list[Nic], management: Nic) -> None:
-    """Write the counters a few times a second, for ever. Management always chatters a little: that is no progress."""
-    rng = random.Random(management.name)
-    while True:
-        time.sleep(TICK_S)
-        management.add("rx", rng.randrange(60, 400))
-        for nic in nics:
-            nic.write_counters()
+def tell_back(connection: Connection, word: bytes) -> None:
+    try:
+        connection.source.sendall(word)
+    except OSError:
+        pass  # the sender's node is gone

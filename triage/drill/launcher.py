@@ -5,7 +5,8 @@ ranks stay where they are, as with a launcher that is stuck itself or a job that
 
 stdin, JSON lines: first {"ranks": [{"rank", "local_rank", "listen_fd", "env", "plan"}], "python", "script", "args",
 "log", "folder"}; later {"rank": 5, "tell": {...}} passes a line on to that rank, {"rank": 5, "signal": 9} sends it a
-signal. EOF ends all ranks and the launcher. stdout, JSON lines: {"started": rank, "pid"} and {"ended": rank, "pid"}.
+signal. EOF ends all ranks and the launcher. stdout, JSON lines: {"started": rank, "pid"} and {"ended": rank, "pid"}; for
+what ranks start themselves {"child": rank, "pid"} and {"child_ended": rank, "pid"}.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import threading
 import time
 from typing import Any
 
+WATCH_S = 0.2
 lock = threading.Lock()
 children: dict[int, subprocess.Popen[bytes]] = {}
 leaving = threading.Event()
@@ -82,6 +84,26 @@ def tell(rank: int, message: dict[str, Any]) -> None:
         pass
 
 
+def watch() -> None:
+    """Tell of the processes that ranks start: whoever looks at the node sees them too."""
+    known: dict[int, int] = {}
+    while True:
+        time.sleep(WATCH_S)
+        seen: dict[int, int] = {}
+        for rank, child in list(children.items()):
+            try:
+                for task in os.listdir(f"/proc/{child.pid}/task"):
+                    with open(f"/proc/{child.pid}/task/{task}/children") as file:
+                        seen.update({int(word): rank for word in file.read().split()})
+            except OSError:
+                continue
+        for pid in seen.keys() - known.keys():
+            say({"child": seen[pid], "pid": pid})
+        for pid in known.keys() - seen.keys():
+            say({"child_ended": known[pid], "pid": pid})
+        known = seen
+
+
 def main() -> None:
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -94,6 +116,7 @@ def main() -> None:
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for rank in job["ranks"]:
         start(job, rank, log)
+    threading.Thread(target=watch, daemon=True).start()
     for line in sys.stdin.buffer:
         message = json.loads(line)
         if "tell" in message:

@@ -4,9 +4,18 @@ The view is three roots that a probe is sent to through the environment of its c
 processes of its own ranks and launcher, and to what belongs to the whole machine), a sysfs root (its NICs, alive) and a
 rootfs (its kernel log, and the shared file system of the job under the job's absolute path).
 
-stdin, JSON lines: first the configuration (`backends.Processes` writes it); then {"rank", "tell"} and {"rank",
-"signal"} for the launcher, {"link": "up"|"down"} for the fabric. EOF means that the drill is over or dead: end all
-ranks and commands, remove the drill's folder, leave. stdout, JSON lines: {"ready": true, "pids"}, {"ended": rank}.
+stdin, JSON lines: first the configuration (`backends.Processes` writes it); then what is done to the node:
+
+    {"rank", "tell"}, {"rank", "signal"}   passed on to the launcher
+    {"link": "down"|"up"}                  the cable of the fabric's port
+    {"flap": {"for_s": 0.3}}               the same, down and up again after that time
+    {"spare_flap": {"for_s": 1.0}}         the port that the job does not use
+    {"count_only": true}                   the counters of the fabric's port tell of a loss of link that never was
+    {"ssh": "down"}                        the management network is cut: SSH is a black hole, all else goes on
+    {"node": "down"}                       the machine is gone, with all its ports
+
+EOF means that the drill is over or dead: end all ranks and commands, remove the drill's folder, leave. stdout, JSON
+lines: {"ready": true, "pids"}, {"ended": rank}.
 """
 
 from __future__ import annotations
@@ -22,10 +31,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from triage.drill.fabric import Nic, Relay, tick
+from triage.drill import cards
+from triage.drill.cards import Card, RoceCard
+from triage.drill.door import Door
+from triage.drill.fabric import Address, Relay
 
 # Of the whole machine, and read by probes; what the machine lacks is not linked.
 SHARED_PROC = ("uptime", "stat", "meminfo", "mounts", "loadavg", "version", "vmstat", "self", "cpuinfo", "filesystems")
@@ -45,12 +58,14 @@ class Roots:
             folder.mkdir(parents=True)
         self.fill_proc(config["seed"])
         self.fill_root(Path(config["shared"]), Path(config["scratch"]))
-        self.log_kernel(config["seed"], config["nic"])
 
     def fill_proc(self, seed: int) -> None:
         for name in SHARED_PROC:
             if os.path.lexists(f"/proc/{name}"):
                 (self.proc / name).symlink_to(f"/proc/{name}")
+        if "ranks" in self.blind:  # what hides the processes of others from an ordinary user
+            (self.proc / "mounts").unlink()
+            (self.proc / "mounts").write_text("proc /proc proc rw,nosuid,nodev,noexec,relatime,hidepid=invisible 0 0\n")
         kernel = self.proc / "sys" / "kernel"
         (kernel / "random").mkdir(parents=True)
         bits = random.Random(f"{seed}/{self.node}/boot").getrandbits(128)
@@ -71,19 +86,17 @@ class Roots:
         (self.root / "etc").mkdir()
         (self.root / "etc" / "hostname").write_text(self.node + "\n")
 
-    def log_kernel(self, seed: int, nic: str) -> None:
-        """What the kernel said at boot, dated as /proc/uptime says."""
-        if "kernel" in self.blind:
-            return
+    def log_boot(self, seed: int, firmware: str, fabric: str, others: list[str]) -> None:
+        """What the kernel said at boot, dated as /proc/uptime says. `fabric` and `others`: of the links."""
         rng = random.Random(f"{seed}/{self.node}/log")
         at = time.time() - float(Path("/proc/uptime").read_text().split()[0])
         lines = [
             f"Linux version {os.uname().release} (builder@build) #1 SMP PREEMPT_DYNAMIC",
             "x86/fpu: Supporting XSAVE feature 0x001: 'x87 floating point registers'",
-            f"mlx5_core 0000:17:00.0: firmware version: 28.{rng.randint(36, 43)}.1014",
-            f"mlx5_core 0000:17:00.0 {nic}: Link up",
+            f"mlx5_core {cards.FABRIC.pci}: firmware version: {firmware}",
+            fabric,
             "EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode. Quota mode: none.",
-            f"{MANAGEMENT}: NIC Link is Up 1000 Mbps Full Duplex, Flow Control: RX/TX",
+            *others,
         ]
         for line in lines:
             at += rng.uniform(0.01, 0.5)
@@ -125,6 +138,7 @@ class Launcher:
 
     def __init__(self, config: dict[str, Any], roots: Roots) -> None:
         self.roots = roots
+        self.lock = threading.Lock()
         order = config["launcher"]
         keep = [rank["plan"]["listen_fd"] for rank in order["ranks"]]
         keep += [fd for fd in {rank["plan"]["report_fd"] for rank in order["ranks"]} if fd >= 0]
@@ -148,8 +162,9 @@ class Launcher:
     def tell(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(message).encode() + b"\n")
-            self.process.stdin.flush()
+            with self.lock:
+                self.process.stdin.write(json.dumps(message).encode() + b"\n")
+                self.process.stdin.flush()
         except OSError:
             pass
 
@@ -162,6 +177,10 @@ class Launcher:
                 self.roots.show(message["pid"])
                 if len(self.pids) == expected:
                     say({"ready": True, "launcher": self.process.pid, "pids": self.pids})
+            elif "child" in message:  # what a rank has started: a compiler, a loader worker
+                self.roots.show(message["pid"])
+            elif "child_ended" in message:
+                self.roots.hide(message["pid"])
             else:
                 self.roots.hide(message["pid"])
                 say(message)
@@ -178,10 +197,18 @@ class Launcher:
         try:
             self.process.wait(1.0)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            for pid in self.pids.values():
-                if pid_is_child_session(pid):
-                    os.killpg(pid, signal.SIGKILL)
+            self.die()
+
+    def die(self) -> None:
+        """All of it is gone at once and says nothing: the launcher first, or it would tell of its ranks' end."""
+        sessions = [pid for pid in self.pids.values() if pid_is_child_session(pid)]
+        self.process.kill()
+        self.process.wait()
+        for pid in sessions:  # the rank follows by itself; what it started need not
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except OSError:
+                pass
 
 
 def pid_is_child_session(pid: int) -> bool:
@@ -203,21 +230,119 @@ def say(message: dict[str, Any]) -> None:
             pass
 
 
-def make_nics(config: dict[str, Any], roots: Roots) -> tuple[Nic, Nic]:
-    """The fabric's card and the management card; both count even where a probe is not shown them."""
-    sysfs = roots.folder / "unseen" if "nic" in roots.blind else roots.sys
-    seed = random.Random(f"{config['seed']}/{config['node']}").getrandbits(32)
-    fabric = Nic(sysfs, config["nic"], roots.spool, driver="mlx5_core", speed_mbps=100_000, seed=seed)
-    management = Nic(sysfs, MANAGEMENT, roots.spool, driver="igb", speed_mbps=1000, seed=seed)
-    return fabric, management
-
-
 def remove_folder(folder: str) -> None:
     """All nodes of a drill do this at once, and some of it may still be written to: try until it is gone."""
     until = time.monotonic() + 4
     while os.path.isdir(folder) and time.monotonic() < until:
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.05)
+
+
+class Node:
+    """Everything of one node, and what can be done to it. Each act moves all its traces."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.acting = threading.Lock()
+        self.dead = threading.Event()
+        self.roots = Roots(config)
+        self.fabric, self.spare, self.management = self.make_cards(config)
+        local = {rank: ("127.0.0.1", port) for rank, port in config["ports"]}
+        routes = {rank: ("127.0.0.1", port) for rank, port in config["routes"]}
+        door = Door(socket.socket(fileno=config["fabric_fd"]))
+        self.relay = Relay(door, local, routes, self.fabric, config["budget_s"], self.gave_up)
+        self.relay.start()
+        everything = (self.fabric, self.spare, self.management)
+        threading.Thread(
+            target=cards.tick, args=(everything, self.management, self.fabric, self.dead), daemon=True
+        ).start()
+        self.launcher = Launcher(config, self.roots)
+        # After the launcher: paramiko takes a fifth of a second to import, and the ranks start meanwhile.
+        from triage.drill.sshd import Server
+
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+        listener, environment = socket.socket(fileno=config["ssh_fd"]), self.roots.environment()
+        self.server = Server(listener, config["host_key"], config["user"], config["authorized"], environment)
+        threading.Thread(target=self.server.serve, daemon=True).start()
+
+    def make_cards(self, config: dict[str, Any]) -> tuple[RoceCard, Card, Card]:
+        """The fabric's card, an unused one, and that of management; they count even where no probe is shown them."""
+        roots = self.roots
+        sysfs = roots.folder / "unseen" if "nic" in roots.blind else roots.sys
+        rng = random.Random(f"{config['seed']}/{roots.node}")
+        seed, firmware = rng.getrandbits(32), f"28.{rng.randint(36, 43)}.1014"
+        fabric = RoceCard(sysfs, roots.spool, config["nic"], config["hca"], cards.FABRIC, seed, firmware)
+        spare = Card(sysfs, roots.spool, config["spare_nic"], cards.SPARE, seed)
+        management = Card(sysfs, roots.spool, MANAGEMENT, cards.MANAGEMENT, seed)
+        roots.log_boot(config["seed"], firmware, fabric.says(True), [spare.says(True), management.says(True)])
+        return fabric, spare, management
+
+    def obey(self, message: dict[str, Any]) -> None:
+        """Do what a line on stdin says. A dead node does nothing any more."""
+        if self.dead.is_set():
+            return
+        if "link" in message:
+            self.set_link(message["link"] == "up")
+        elif "flap" in message:
+            self.later(self.flap, self.set_link, message["flap"]["for_s"])
+        elif "spare_flap" in message:
+            self.later(self.flap, self.set_spare, message["spare_flap"]["for_s"])
+        elif "count_only" in message:
+            self.fabric.count_only()
+        elif "ssh" in message:
+            self.server.vanish()
+        elif "node" in message:
+            self.die()
+        else:
+            self.launcher.tell(message)
+
+    def later(self, act: Callable[..., None], *about: Any) -> None:
+        threading.Thread(target=act, args=about, daemon=True).start()
+
+    def flap(self, set_link: Callable[[bool], None], for_s: float) -> None:
+        until = time.monotonic() + for_s
+        set_link(False)
+        time.sleep(max(0.0, until - time.monotonic()))
+        set_link(True)
+
+    def set_link(self, up: bool) -> None:
+        """Cut the cable of the fabric's port, or plug it in again: bytes, card, kernel log, NCCL's own event, callers."""
+        with self.acting:
+            if self.dead.is_set() or up == self.fabric.up:
+                return
+            at = time.time()
+            self.relay.link.set(up)
+            self.fabric.set_link(up)
+            self.roots.kernel(self.fabric.says(up), at)
+            for rank in self.relay.ranks:
+                self.launcher.tell({"rank": rank, "tell": {"nccl_port": "active" if up else "error"}})
+            (self.relay.door.open if up else self.relay.door.shut)()
+
+    def set_spare(self, up: bool) -> None:
+        with self.acting:
+            if self.dead.is_set() or up == self.spare.up:
+                return
+            self.spare.set_link(up)
+            self.roots.kernel(self.spare.says(up))
+
+    def gave_up(self, rank: int, peer: Address) -> None:
+        """The retries of a connection of this rank are exhausted: its NCCL gets the completion error 12."""
+        error = {"peer": peer[0], "port": peer[1], "status": 12}
+        self.launcher.tell({"rank": rank, "tell": {"nccl": [error]}})
+
+    def die(self) -> None:
+        """The machine is gone. Its ports answer nobody, and what was connected stays open and hears nothing."""
+        with self.acting:
+            self.dead.set()
+            self.relay.link.set(False)
+            self.server.cut()
+            self.launcher.die()
+            self.server.end()
+            self.server.door.shut()
+            self.relay.door.shut()
+
+    def end(self) -> None:
+        self.launcher.end()
+        self.server.end()
 
 
 def main() -> None:
@@ -228,38 +353,11 @@ def main() -> None:
     config = json.loads(first)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the drill decides; its end is our EOF
-    roots = Roots(config)
-    fabric, management = make_nics(config, roots)
-    local = {rank: ("127.0.0.1", port) for rank, port in config["ports"]}
-    routes = {rank: ("127.0.0.1", port) for rank, port in config["routes"]}
-    relay = Relay(socket.socket(fileno=config["fabric_fd"]), local, routes, fabric)
-    relay.start()
-    threading.Thread(target=tick, args=([fabric, management], management), daemon=True).start()
-    launcher = Launcher(config, roots)
-
-    # After the launcher: paramiko takes a fifth of a second to import, and the ranks start meanwhile.
-    from triage.drill.sshd import Server
-
-    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-    server = Server(
-        socket.socket(fileno=config["ssh_fd"]),
-        config["host_key"],
-        config["user"],
-        config["authorized"],
-        roots.environment(),
-    )
-    threading.Thread(target=server.serve, daemon=True).start()
+    node = Node(config)
     say({"serving": True})
     for line in commands:
-        message = json.loads(line)
-        if "link" in message:
-            up = message["link"] == "up"
-            roots.kernel(f"mlx5_core 0000:17:00.0 {config['nic']}: Link {message['link']}")
-            relay.set_link(up)
-        else:
-            launcher.tell(message)
-    launcher.end()
-    server.end()
+        node.obey(json.loads(line))
+    node.end()
     remove_folder(config["remove"])
     os._exit(0)
 

@@ -17,11 +17,18 @@ from triage.errors import UsageError
 
 PREFIXES = ("gpu", "node", "h100-", "c", "dgx", "worker", "ac-gpu-", "n")
 NICS = ("ens1f0np0", "enp65s0f0", "eth1", "ens3", "enp1s0np0", "rdma0")
+SPARE_NICS = ("ens9f1np1", "enp129s0f1", "eth3", "ens7", "storage0")  # cabled, up, and not the job's
+HCAS = ("mlx5_0", "mlx5_1", "mlx5_4", "mlx5_ib0")
 USERS = ("oncall", "ops", "hpcadmin", "sre")
 CLUSTER = "lab"
 DEFAULT_GROUP = "0"
+TENSOR_GROUPS = "TENSOR_MODEL_PARALLEL_GROUP"
+EVAL_GROUP = "undefined"  # what torch calls a group that `new_group` was given no name for
+# All cards retry for longer than the specification says, by the same usual multiplier (notes/network.md 4.2).
+IB_TIMEOUT, IB_RETRIES, IB_MULTIPLIER = 14, 7, 2
 # Sources that can be hidden from a probe (`--blind`): each is then really missing on the nodes.
-BLINDABLE = ("flight_recorder", "steps", "joblog", "kernel", "nic", "ranks")
+SECOND_LOOK = "second-look"  # not withheld on the nodes: frozen-job is run with one look
+BLINDABLE = ("dumps", "joblog", "kernel", "ranks", "steps", "nic", SECOND_LOOK)
 MOST_NODES, MOST_RANKS = 64, 256
 
 
@@ -45,6 +52,8 @@ class Plan:
     chunk_bytes: int
     user: str
     nic: str
+    hca: str  # the RDMA device of the same port
+    spare_nic: str
     master_port: int
     folder: Path
     started: float
@@ -62,6 +71,11 @@ class Plan:
 
     def on(self, node: str) -> tuple[RankPlan, ...]:
         return tuple(rank for rank in self.ranks if rank.node == node)
+
+    @property
+    def budget_s(self) -> float:
+        """For how long the fabric of this cluster retries what is not answered."""
+        return float(4.096e-6 * 2**IB_TIMEOUT * IB_RETRIES * IB_MULTIPLIER)
 
     @property
     def job_folder(self) -> Path:
@@ -86,11 +100,13 @@ class Plan:
         return [rank.rank for rank in self.on(node)]
 
     def groups(self, rank: RankPlan) -> list[dict[str, Any]]:
-        """The two process groups of a rank, in the order in which a healthy step enters them."""
-        place = self.nodes.index(rank.node)
+        """The process groups of a rank: the two of every step, in the order in which a healthy step enters them, and
+        one for an evaluation that no step makes."""
+        place, everybody = self.nodes.index(rank.node), list(range(self.world))
         return [
-            {"name": str(1 + place), "desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": self.tensor_group(rank.node)},
-            {"name": DEFAULT_GROUP, "desc": "default_pg", "ranks": list(range(self.world))},
+            {"name": str(1 + place), "desc": TENSOR_GROUPS, "ranks": self.tensor_group(rank.node), "each_step": True},
+            {"name": DEFAULT_GROUP, "desc": "default_pg", "ranks": everybody, "each_step": True},
+            {"name": str(1 + len(self.nodes)), "desc": EVAL_GROUP, "ranks": everybody, "each_step": False},
         ]
 
     def environment(self, node: str) -> dict[str, str]:
@@ -105,6 +121,8 @@ class Plan:
             "SLURM_RESTART_COUNT": "0",
             "SLURMD_NODENAME": node,
             "NCCL_SOCKET_IFNAME": self.nic,
+            "NCCL_IB_HCA": self.hca,
+            "NCCL_IB_TIMEOUT": str(IB_TIMEOUT),
         }
 
     def rank_environment(self, rank: RankPlan) -> dict[str, str]:
@@ -121,7 +139,8 @@ class Plan:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
         }
-        if "flight_recorder" in self.blind:
+        env["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch(rank.node) / "inductor")
+        if "dumps" in self.blind:
             env["TORCH_FR_BUFFER_SIZE"] = "0"
         else:
             env["TORCH_FR_BUFFER_SIZE"] = "2000"
@@ -158,6 +177,7 @@ def make_plan(
     if compute_ms <= 0:
         raise UsageError(f"drill: {compute_ms} ms of compute a step is no step: give a positive number")
     rng = random.Random(seed)
+    spare = random.Random(f"{seed}/spare")
     width = rng.choice((2, 3, 4))
     first = rng.randint(1, 10**width - nodes - 1)
     prefix = rng.choice(PREFIXES)
@@ -171,6 +191,8 @@ def make_plan(
         chunk_bytes=chunk_bytes,
         user=rng.choice(USERS),
         nic=rng.choice(NICS),
+        hca=spare.choice(HCAS),
+        spare_nic=spare.choice(SPARE_NICS),
         master_port=rng.randint(29_400, 29_999),
         folder=folder,
         started=time.time() if now is None else now,

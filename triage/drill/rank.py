@@ -10,8 +10,11 @@ never an error; a message with a foreign tag is never repaired. The flight recor
 collective hangs (notes/flight-recorder.md 1, 2.1).
 
 Plan (first line): {"rank", "world", "listen_fd", "report_fd", "compute_ms", "data_ms", "chunk_bytes", "groups":
-[{"name", "desc", "ranks", "right": [host, port]}]}, the groups in the order in which a step enters them.
-Later lines: {"pace": 0.88} (speed of compute from the next step on), {"first": "<group>"} (enter that group first).
+[{"name", "desc", "ranks", "each_step", "right": [host, port]}]}, the groups in the order in which a step enters them.
+Later lines, heeded at the next step's start: {"pace": 0.88} (speed of compute), {"first": "<group>"} (enter that group
+first), {"skip": "<desc>"} (leave such a group's collective out, once), {"enter": "<desc>"} (take another branch: enter that
+group instead), {"compile": seconds} (compile for so long before the collectives), {"last": step} (training ends there).
+From the fabric, at once: {"nccl": [{"peer", "port", "status"}]} (a completion error), {"nccl_port": "error" | "active"}.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -253,10 +257,42 @@ def answer_pipe(prefix: str, dump_prefix: str, rank: int, recorder: Recorder) ->
 
 
 def follow(source: Any, asked: list[dict[str, Any]]) -> None:
-    """Collect what is asked of this rank until the launcher is gone; then go too."""
+    """Collect what is asked of this rank until the launcher is gone; then go too. The fabric's events are told at once,
+    as NCCL's own threads do."""
     for line in source:
-        asked.append(json.loads(line))
+        wish = json.loads(line)
+        for error in wish.pop("nccl", ()):
+            hca = os.environ.get("NCCL_IB_HCA", "mlx5_0")
+            warn(
+                f"NET/IB: Got completion from peer {error['peer']}<{error['port']}> with status={error['status']} opcode=0"
+                f" len=0 vendor err 129 (Send) localGid ::ffff:{error['peer']} remoteGids::ffff:{error['peer']} hca {hca}"
+            )
+        if event := wish.pop("nccl_port", ""):
+            number = {"error": 10, "active": 9}[event]
+            warn(f"NET/IB : {os.environ.get('NCCL_IB_HCA', 'mlx5_0')}:1 Got async error event: port {event}({number})")
+        if wish:
+            asked.append(wish)
     os._exit(1)
+
+
+def warn(text: str) -> None:
+    """A warning as NCCL 2.27 prints it: dated, with host, process, thread and device."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    who = f"{os.environ.get('SLURMD_NODENAME', 'localhost')}:{os.getpid()}:{threading.get_native_id()}"
+    line = f"[{stamp}] {who} [{os.environ.get('LOCAL_RANK', '0')}] transport/net_ib.cc:1307 NCCL WARN {text}\n"
+    os.write(1, line.encode())
+
+
+def compile_for(seconds: float) -> None:
+    """What torch.compile does in front of a step: a worker process compiles kernels into the cache, and the rank waits."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    worker = os.path.join(here, "torch", "_inductor", "compile_worker", "__main__.py")
+    options = ["--kind=fork", "--workers=1", f"--parent={os.getpid()}"]
+    with subprocess.Popen([sys.executable, "-I", "-S", worker, *options], stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.write(b"%f\n" % seconds)
+        child.stdin.close()
+        child.wait()
 
 
 def iteration_line(step: int, total_ms: float, noise: random.Random) -> str:
@@ -273,11 +309,37 @@ def iteration_line(step: int, total_ms: float, noise: random.Random) -> str:
     )
 
 
+class Orders:
+    """What was asked of this rank so far, as it holds for the step that begins."""
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        self.usual = [group["name"] for group in groups if group["each_step"]]
+        self.names = {group["desc"]: group["name"] for group in groups}
+        self.turns = self.usual
+        self.pace = 1.0
+        self.last = ITERATIONS
+        self.compile_s = 0.0
+
+    def heed(self, asked: list[dict[str, Any]]) -> None:
+        """Only here, at a step boundary: the ring knows no half steps."""
+        self.turns, self.compile_s = self.usual, 0.0
+        while asked:
+            wish = asked.pop(0)
+            self.pace = wish.get("pace", self.pace)
+            self.last = wish.get("last", self.last)
+            self.compile_s = wish.get("compile", 0.0)
+            if "first" in wish:
+                self.turns = self.usual = sorted(self.usual, key=lambda name: name != wish["first"])
+            if "skip" in wish:
+                self.turns = [name for name in self.usual if name != self.names[wish["skip"]]]
+            if "enter" in wish:
+                self.turns = [self.names[wish["enter"]]]
+
+
 def train(plan: dict[str, Any], rings: dict[str, Ring], asked: list[dict[str, Any]]) -> None:
-    """Step after step, for ever: data, compute, the collectives of every group, one record."""
+    """Step after step: data, compute, the collectives of every group, one record; at the end, the teardown."""
     rank, world = plan["rank"], plan["world"]
-    turns = [group["name"] for group in plan["groups"]]
-    pace = 1.0
+    orders = Orders(plan["groups"])
     prefix = os.environ.get("TRIAGE_STEP_LOG")
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     record_file = os.open(f"{prefix}{rank}.jsonl", flags, 0o644) if prefix else -1
@@ -285,18 +347,18 @@ def train(plan: dict[str, Any], rings: dict[str, Ring], asked: list[dict[str, An
     if rank == world - 1:
         print(f"[before the start of training step] datetime: {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())}")
     for step in range(1, ITERATIONS + 1):
-        while asked:  # only here, at a step boundary: the ring knows no half steps
-            wish = asked.pop(0)
-            pace = wish.get("pace", pace)
-            if "first" in wish:
-                turns = sorted(turns, key=lambda name: name != wish["first"])
+        orders.heed(asked)
+        if step > orders.last:
+            break
         began = time.time()
         at_start = time.perf_counter()
         time.sleep(plan["data_ms"] / 1000)
         at_data = time.perf_counter()
-        time.sleep(plan["compute_ms"] / 1000 / pace)
+        if orders.compile_s:
+            compile_for(orders.compile_s)
+        time.sleep(plan["compute_ms"] / 1000 / orders.pace)
         at_compute = time.perf_counter()
-        for name in turns:
+        for name in orders.turns:
             ring = rings[name]
             total = ring.all_reduce(array("d", [rank + 1.0]) * (ring.per_chunk * len(ring.members)))
             if total[0] != sum(ring.members) + len(ring.members):
@@ -316,6 +378,9 @@ def train(plan: dict[str, Any], rings: dict[str, Ring], asked: list[dict[str, An
         report(plan["report_fd"], record)
         if rank == world - 1:
             os.write(1, iteration_line(step, record["total_ms"], noise).encode())
+    if rank == world - 1:
+        print(f"[after training is done] datetime: {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())}")
+    rest()  # destroying the communicators may take for ever: that is no frozen training
 
 
 def report(descriptor: int, record: dict[str, Any]) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from triage.drill.plan import BLINDABLE, check_shape
-from triage.drill.scenarios import Fault, did_you_mean, find, list_scenarios
+from triage.drill.plan import BLINDABLE, SECOND_LOOK, check_shape
+from triage.drill.scenarios import Fault, check_needs, did_you_mean, find, list_scenarios
 from triage.errors import TriageError, UsageError
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DrillOptions", "Investigate", "list_scenarios", "run_drill"]
 
-# (job id, inventory file, profile file) -> exit code: `triage frozen-job` as the command line would run it.
-Investigate = Callable[[str, Path, Path], int]
+# (job id, inventory file, profile file, looks) -> exit code: `triage frozen-job` as the command line would run it.
+Investigate = Callable[[str, Path, Path, int], int]
 
 STILL_S = 7.5  # 1.5 times the floor of the drill's profile: then the job is frozen by any reading
 SLOW_STEPS = 14  # the outlier rule wants 10 slow steps and gets some more (notes/straggler-and-cost.md 2.5)
+AFTER_STEPS = 15
 PATIENCE_S = 60.0
 ENGINES = ("ring",)
 
@@ -86,7 +87,7 @@ def run_drill(
             say(f"job {cluster.job_id} trains; seed {cluster.plan.seed}; breaks in {options.after_s:g} s")
             time.sleep(options.after_s)
             truth = cluster.apply(scenario.name, fault, speed=options.speed)
-            if fault.message:
+            if fault.messages:
                 say(f"{scenario.name}: {fault.breaks}")
             wait_until_shown(cluster, fault, options, say)
             if options.hold:
@@ -113,10 +114,7 @@ def check(options: DrillOptions, fault: Fault) -> None:
         raise UsageError(f"drill: --speed {options.speed:g} is not slower: give a share between 0.01 and 1")
     if not 0 <= options.after_s <= 3600:
         raise UsageError(f"drill: --after {options.after_s:g}s is out of range: give 0s to 1h")
-    if fault.needs_ranks_per_node > options.ranks_per_node:
-        raise UsageError(
-            f"drill: fault {fault.name} needs {fault.needs_ranks_per_node} ranks on a node: give --ranks-per-node"
-        )
+    check_needs(fault, options.nodes, options.ranks_per_node)
 
 
 def wait_for(done: Callable[[], bool], otherwise: str, patience_s: float = PATIENCE_S) -> None:
@@ -134,7 +132,7 @@ def wait_until_shown(cluster: Cluster, fault: Fault, options: DrillOptions, say:
         wait_for(lambda: cluster.still_s() >= STILL_S, "the job did not freeze")
     elif fault.shows == "slow":
         truth = cluster.truth or {}
-        rank = truth["culprit"]["rank"]
+        rank = truth["broken_rank"]
         # Half way between the two paces: a step of the slow rank that is beyond it was slow by the fault.
         limit = cluster.plan.compute_ms * (1 + 1 / options.speed) / 2
         patience_s = PATIENCE_S + SLOW_STEPS * cluster.plan.compute_ms / 1000 / options.speed
@@ -144,15 +142,20 @@ def wait_until_shown(cluster: Cluster, fault: Fault, options: DrillOptions, say:
             "the rank did not become slow",
             patience_s,
         )
+    elif fault.messages:
+        # The fault has come and gone, or never touches the steps: some of them must follow it.
+        after = max(cluster.steps().values()) + AFTER_STEPS
+        wait_for(lambda: min(cluster.steps().values()) >= after, "the job did not go on")
 
 
 def ask(cluster: Cluster, truth: dict[str, Any], options: DrillOptions, investigate: Investigate) -> int:
     """Call triage and, where the ground truth is wanted, note what the run left on the nodes."""
+    looks = 1 if SECOND_LOOK in options.blind else 2
     if options.truth is None:
-        return investigate(cluster.job_id, cluster.inventory_path, cluster.profile_path)
+        return investigate(cluster.job_id, cluster.inventory_path, cluster.profile_path, looks)
     before = set(cluster.files())
     began = time.monotonic()
-    code = investigate(cluster.job_id, cluster.inventory_path, cluster.profile_path)
+    code = investigate(cluster.job_id, cluster.inventory_path, cluster.profile_path, looks)
     took_s = time.monotonic() - began
     noted = {
         "investigation_s": round(took_s, 3),
@@ -179,7 +182,8 @@ def hold(cluster: Cluster, truth: dict[str, Any], options: DrillOptions) -> None
 def hold_line(cluster: Cluster) -> str:
     """The exact command that investigates this cluster from another terminal."""
     words = [*own_name(), "frozen-job", cluster.job_id, "--inventory", str(cluster.inventory_path)]
-    return shlex.join([*words, "--profile", str(cluster.profile_path)])
+    words += ["--profile", str(cluster.profile_path)]
+    return shlex.join([*words, "--looks", "1"] if SECOND_LOOK in cluster.plan.blind else words)
 
 
 def own_name() -> list[str]:

@@ -1,27 +1,29 @@
 """The scenarios of `triage drill`: what is broken, and what triage must say of it. One declarative entry each.
 
-A fault is data: a message to the node of a rank that the seed chooses (see node.py and launcher.py for what they
-understand). A new scenario is a new entry here; nothing else to register.
+A fault is data: messages to the node of a rank that the seed chooses, or to all ranks (see node.py, launcher.py and rank.py
+for what they understand). A new scenario is a new entry here; nothing else to register.
 """
 
 from __future__ import annotations
 
 import difflib
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from triage.drill.plan import DEFAULT_GROUP, Plan
+from triage.drill.plan import DEFAULT_GROUP, EVAL_GROUP, TENSOR_GROUPS, Plan
 from triage.errors import UsageError
 
-Blame = Literal["nobody", "rank", "cycle"]
+Blame = Literal["nobody", "rank", "cycle", "node", "nic"]
 
 
 @dataclass(frozen=True)
 class Expect:
     """What a run of triage against the scenario must end in. `cause` "" = any leaf of the verdict.
 
-    `blame`: nobody; the rank; or, for a cycle, either the rank alone or all of its cycle as involved.
+    `blame`: nobody; the rank; its node; the fabric port of its node; or, for a cycle, either the rank alone or all of its
+    cycle as involved. `finding`: the class of a finding that must name the node of the rank ("" = none is asked for).
     """
 
     verdict: str
@@ -30,18 +32,26 @@ class Expect:
     strategy: str
     exit_code: int
     blame: Blame
+    finding: str = ""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One way to break the job. `message` goes to the node of the chosen rank; "SPEED" in it stands for --speed."""
+    """One way to break the job.
+
+    `messages` go to the node of the chosen rank. {"rank": ...} of the kind "tell" or "signal" are for the rank itself; the
+    words "SPEED" (--speed) and "SOON" (a step that every rank has still before it) stand for numbers. With `everybody` all
+    ranks are told.
+    """
 
     name: str
     breaks: str
-    message: dict[str, Any]
+    messages: tuple[Mapping[str, Any], ...]
     expect: Expect
     shows: Literal["frozen", "slow", "steps"]  # how it is seen that the fault has come
     needs_ranks_per_node: int = 1
+    needs_nodes: int = 1
+    everybody: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,14 +70,17 @@ class Scenario:
         raise UsageError(_unknown(f"fault of {self.name}", name, [fault.name for fault in self.faults]))
 
 
+KILLED = {"signal": int(signal.SIGKILL)}
+
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "healthy",
         (
+            Fault("none", "nothing: the job trains", (), Expect("healthy", "", "-", "S1", 0, "nobody"), shows="steps"),
             Fault(
-                "none",
-                "nothing: the job trains",
-                {},
+                "counter",
+                "a port counter rises and no cable was cut",
+                ({"count_only": True},),
                 Expect("healthy", "", "-", "S1", 0, "nobody"),
                 shows="steps",
             ),
@@ -79,9 +92,64 @@ SCENARIOS: tuple[Scenario, ...] = (
             Fault(
                 "killed",
                 "one rank is killed (SIGKILL), the launcher does not end the others",
-                {"signal": int(signal.SIGKILL)},
+                (KILLED,),
                 Expect("dead_rank", "dead_rank/killed", "rank", "S4", 10, "rank"),
                 shows="frozen",
+            ),
+        ),
+    ),
+    Scenario(
+        "node-down",
+        (
+            Fault(
+                "down",
+                "one node is gone with its ranks; nothing answers at its addresses any more",
+                ({"node": "down"},),
+                Expect("dead_rank", "dead_rank/node_down", "node", "S4", 10, "node"),
+                shows="frozen",
+                needs_nodes=3,
+            ),
+        ),
+    ),
+    Scenario(
+        "management-cut",
+        (
+            Fault(
+                "cut",
+                "one node cannot be reached by SSH; its ranks compute on",
+                ({"ssh": "down"},),
+                Expect("healthy", "", "-", "S1", 0, "nobody", finding="node"),
+                shows="steps",
+                needs_nodes=2,
+            ),
+        ),
+    ),
+    Scenario(
+        "link-flap",
+        (
+            Fault(
+                "down",
+                "the port of one node loses its link and stays down",
+                ({"link": "down"},),
+                Expect("link_flap", "link_flap/down_now", "nic", "S4", 10, "nic"),
+                shows="frozen",
+                needs_nodes=2,
+            ),
+            Fault(
+                "long",
+                "the port is down for longer than the transport retries; link is back, the ring never resumes",
+                ({"flap": {"for_s": 4.0}},),
+                Expect("link_flap", "link_flap/never_failed_back", "nic", "S4", 10, "nic"),
+                shows="frozen",
+                needs_nodes=2,
+            ),
+            Fault(
+                "short",
+                "the port is down for less than the transport retries; the ring resumes",
+                ({"flap": {"for_s": 0.3}},),
+                Expect("healthy", "", "-", "S1", 0, "nobody", finding="nic"),
+                shows="steps",
+                needs_nodes=2,
             ),
         ),
     ),
@@ -91,10 +159,62 @@ SCENARIOS: tuple[Scenario, ...] = (
             Fault(
                 "order",
                 "one rank enters its two groups in the opposite order",
-                {"tell": {"first": DEFAULT_GROUP}},
+                ({"tell": {"first": DEFAULT_GROUP}},),
                 Expect("deadlock", "deadlock/order", "rank", "S4", 10, "cycle"),
                 shows="frozen",
                 needs_ranks_per_node=2,
+            ),
+            Fault(
+                "missing",
+                "one rank leaves out a collective of its tensor group",
+                ({"tell": {"skip": TENSOR_GROUPS}},),
+                Expect("deadlock", "deadlock/order", "rank", "S4", 10, "cycle"),
+                shows="frozen",
+                needs_ranks_per_node=2,
+            ),
+            Fault(
+                "conditional",
+                "one rank takes another branch, with a collective that no other rank enters",
+                ({"tell": {"enter": EVAL_GROUP}},),
+                Expect("deadlock", "deadlock/conditional", "rank", "S4", 10, "rank"),
+                shows="frozen",
+            ),
+        ),
+    ),
+    Scenario(
+        "stopped-rank",
+        (
+            Fault(
+                "stopped",
+                "the process of one rank is stopped (SIGSTOP)",
+                ({"signal": int(signal.SIGSTOP)},),
+                Expect("stuck_rank", "stuck_rank/stopped", "rank", "S4", 10, "rank"),
+                shows="frozen",
+            ),
+        ),
+    ),
+    Scenario(
+        "busy",
+        (
+            Fault(
+                "compile",
+                "one rank compiles for a minute, all others wait for it; then all goes on",
+                ({"tell": {"compile": 60.0}},),
+                Expect("busy", "busy/compile", "-", "S1", 0, "nobody"),
+                shows="frozen",
+            ),
+        ),
+    ),
+    Scenario(
+        "finished",
+        (
+            Fault(
+                "teardown",
+                "training is done; the processes hang in their teardown",
+                ({"tell": {"last": "SOON"}},),
+                Expect("busy", "busy/teardown", "-", "S1", 0, "nobody"),
+                shows="frozen",
+                everybody=True,
             ),
         ),
     ),
@@ -104,13 +224,25 @@ SCENARIOS: tuple[Scenario, ...] = (
             Fault(
                 "compute",
                 "one rank computes at 88 % of the others' speed (--speed)",
-                {"tell": {"pace": "SPEED"}},
+                ({"tell": {"pace": "SPEED"}},),
                 # Within seconds no overhead is repaid: the arithmetic itself must say "nothing yet".
                 Expect("straggler", "straggler/compute", "rank", "S1", 10, "rank"),
                 shows="slow",
             ),
         ),
         compute_ms=500.0,
+    ),
+    Scenario(
+        "two-faults",
+        (
+            Fault(
+                "killed",
+                "one rank is killed, and at that time a port that the job does not use loses its link on its node",
+                ({"spare_flap": {"for_s": 1.0}}, KILLED),
+                Expect("dead_rank", "dead_rank/killed", "rank", "S4", 10, "rank", finding="nic"),
+                shows="frozen",
+            ),
+        ),
     ),
 )
 
@@ -155,38 +287,71 @@ def find(name: str) -> Scenario:
     raise UsageError(_unknown("scenario", name, [scenario.name for scenario in SCENARIOS]))
 
 
-def message(fault: Fault, rank: int, speed: float) -> dict[str, Any]:
-    """What the node of `rank` is told."""
-    told = {
-        key: ({name: speed if wish == "SPEED" else wish for name, wish in value.items()} if key == "tell" else value)
-        for key, value in fault.message.items()
-    }
-    return {"rank": rank} | told
+def messages(fault: Fault, speed: float, soon: int) -> list[dict[str, Any]]:
+    """What the node, or each rank, is told: the fault's messages with their numbers filled in."""
+    words = {"SPEED": speed, "SOON": soon}
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: fill(wish) for name, wish in value.items()}
+        return words[value] if isinstance(value, str) and value in words else value
+
+    return [fill(message) for message in fault.messages]
+
+
+def for_rank(message: Mapping[str, Any]) -> bool:
+    """Is the message for a rank (by its launcher), and not for the machine?"""
+    return "tell" in message or "signal" in message
 
 
 def ground_truth(scenario: str, fault: Fault, plan: Plan, rank: int | None, at: float) -> dict[str, Any]:
     """What really happened and which answers count as right. Kept on the drill's side, never on a node.
 
-    `culprit` the broken rank, or None; `cycle` the ranks that may be named together instead of it (a cycle that
-    nothing separates); `victims` all ranks that may not be named as culprits.
+    `culprit` the broken part ({kind, rank, node, nic}), or None; `at_node` where it happened; `cycle` the ranks that may be
+    named together instead of it (a cycle that nothing separates); `victims` all ranks that may not be named as culprits.
     """
+    expect = fault.expect
     ranks = {place.rank: place.node for place in plan.ranks}
-    cycle = plan.tensor_group(ranks[rank]) if rank is not None and fault.expect.blame == "cycle" else []
+    node = ranks[rank] if rank is not None else None
+    cycle = plan.tensor_group(node) if node is not None and expect.blame == "cycle" else []
+    culprit: dict[str, Any] | None = None
+    if rank is not None and expect.blame != "nobody":
+        kind = {"cycle": "rank"}.get(expect.blame, expect.blame)
+        nics = [plan.hca, plan.nic] if kind == "nic" else []
+        culprit = {"kind": kind, "rank": rank if kind == "rank" else None, "node": node, "nics": nics}
+    innocent = (
+        [other for other, home in ranks.items() if home != node]
+        if expect.blame in ("node", "nic")
+        else [other for other in ranks if other != rank or expect.blame == "nobody"]
+    )
     return {
         "scenario": scenario,
         "fault": fault.name,
         "seed": plan.seed,
         "job": plan.job_id,
         "nodes": list(plan.nodes),
-        "verdict": fault.expect.verdict,
-        "cause": fault.expect.cause,
-        "strategy": fault.expect.strategy,
-        "exit_code": fault.expect.exit_code,
-        "culprit": None if rank is None else {"kind": "rank", "rank": rank, "node": ranks[rank]},
+        "verdict": expect.verdict,
+        "cause": expect.cause,
+        "strategy": expect.strategy,
+        "exit_code": expect.exit_code,
+        "finding": expect.finding,
+        "culprit": culprit,
+        "at_node": node,
+        "broken_rank": rank,
         "cycle": cycle,
-        "victims": [other for other in ranks if other != rank and other not in cycle],
+        "victims": [other for other in innocent if other not in cycle],
         "at": at,
     }
+
+
+def check_needs(fault: Fault, nodes: int, ranks_per_node: int) -> None:
+    """Raises UsageError for a cluster that is too small for the fault to show."""
+    for need, have, what, flag in (
+        (fault.needs_nodes, nodes, "nodes", "--nodes"),
+        (fault.needs_ranks_per_node, ranks_per_node, "ranks on a node", "--ranks-per-node"),
+    ):
+        if have < need:
+            raise UsageError(f"drill: fault {fault.name} needs {need} {what}: give {flag} {need} or more")
 
 
 def did_you_mean(name: str, known: list[str]) -> str:

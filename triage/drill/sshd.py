@@ -2,7 +2,8 @@
 
 No shell, no terminal, no forwarding. A command runs through `/bin/sh -c` in a session of its own with an environment
 built from a short list. The client's EOF closes the command's stdin; when the transport dies its stdin closes too and
-after GRACE_S what is left of it is killed, as a real server's does when its client is gone.
+after GRACE_S what is left of it is killed, as a real server's does when its client is gone. A cut cable is neither: then
+nobody notices anything (`vanish`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -23,6 +25,8 @@ from paramiko.common import (
     OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
     OPEN_SUCCEEDED,
 )
+
+from triage.drill.door import Door
 
 GRACE_S = 2.0
 PIECE = 1 << 15
@@ -51,13 +55,53 @@ class Gate(paramiko.ServerInterface):
         return True
 
 
+class Line:
+    """A client's connection, as paramiko uses a socket. Once `cut` is set nothing comes or goes and nobody notices."""
+
+    def __init__(self, connection: socket.socket, cut: threading.Event) -> None:
+        self.connection, self.cut = connection, cut
+        self.limit_s: float | None = None
+
+    @property
+    def _closed(self) -> bool:  # paramiko asks for this name
+        return self.connection.fileno() < 0
+
+    def settimeout(self, limit_s: float | None) -> None:
+        self.limit_s = limit_s
+        self.connection.settimeout(limit_s)
+
+    def getpeername(self) -> Any:
+        return self.connection.getpeername()
+
+    def recv(self, count: int) -> bytes:
+        if not self.cut.is_set():
+            try:
+                piece = self.connection.recv(count)
+            except OSError:
+                if not self.cut.is_set():
+                    raise
+            else:
+                if not self.cut.is_set():
+                    return piece
+        time.sleep(self.limit_s or GRACE_S)
+        raise TimeoutError
+
+    def send(self, data: bytes) -> int:
+        return len(data) if self.cut.is_set() else self.connection.send(data)
+
+    def close(self) -> None:
+        if not self.cut.is_set():
+            self.connection.close()
+
+
 class Server:
     """Accepts on a bound socket until the process ends. `environment` is what every command gets."""
 
     def __init__(
         self, listener: socket.socket, host_key: str, user: str, authorized: str, environment: Mapping[str, str]
     ) -> None:
-        self.listener = listener
+        self.door = Door(listener)
+        self.lines_cut = threading.Event()
         self.host_key = paramiko.Ed25519Key(file_obj=io.StringIO(host_key))
         self.user = user
         self.authorized = paramiko.PKey.from_type_string(*_public(authorized))
@@ -67,23 +111,28 @@ class Server:
         self.closing = False
 
     def serve(self) -> None:
-        """Accept connections, one paramiko transport (thread) each. Returns when the listener is closed."""
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.welcome, args=(connection,), daemon=True).start()
+        """Accept connections, one paramiko transport (thread) each."""
+        self.door.serve(self.welcome)
 
     def welcome(self, connection: socket.socket) -> None:
+        line = Line(connection, self.lines_cut)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport = paramiko.Transport(connection)
+            transport = paramiko.Transport(line)  # type: ignore[arg-type]
             transport.local_version = "SSH-2.0-OpenSSH_9.2p1"
             transport.add_server_key(self.host_key)
             transport.start_server(server=Gate(self))
         except (paramiko.SSHException, EOFError, OSError):
-            connection.close()  # a port scan, a client that changed its mind
+            line.close()  # a port scan, a client that changed its mind
+
+    def cut(self) -> None:
+        """What is connected stays so and is silent from now on."""
+        self.lines_cut.set()
+
+    def vanish(self) -> None:
+        """The network to this server is cut: connections are silent, new ones are not answered. Commands run on."""
+        self.cut()
+        self.door.shut()
 
     def execute(self, channel: paramiko.Channel, command: bytes) -> None:
         """Run one command and tell its exit status; signals show as 128 + number, as from a shell."""

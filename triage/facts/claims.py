@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from triage.facts import places
 from triage.facts.clocks import log_sample, log_time, our_time
 from triage.facts.evidence import Evidence
 from triage.model import Sample
@@ -50,6 +51,7 @@ class Claims:
     homes: dict[int, tuple[str, str]] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     listed: dict[str, dict[int, Record]] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)  # nodes that told their processes in some look
     strangers: set[tuple[str, int]] = field(default_factory=set)  # (node, rank) that its newest answer shows, unmarked
 
     def believed(self) -> list[tuple[str, Record]]:
@@ -113,6 +115,7 @@ def _of_the_job(ev: Evidence, out: Claims) -> list[Claim]:
     """The usable records that are this job's, and the rank sets that they form."""
     seen: list[Claim] = []
     for sample in ev.of("ranks"):
+        out.told.add(sample.node)
         told = records_of(sample)
         good = [r for r in told if isinstance(r, Mapping) and usable(r)]
         seen += [(sample.node, sample.look, int(r["rank"]), r) for r in good]
@@ -220,57 +223,50 @@ def _step_ends(ev: Evidence) -> list[float]:
 
 def _place(ev: Evidence, kept: list[Claim], out: Claims) -> None:
     """Where ranks live that no look shows; a claim from elsewhere than a rank's place is not believed."""
+    words = _words(kept, out)
+    shown: dict[int, str] = {}
+    for look in out.looks.values():
+        for rank, (node, _) in look.items():
+            shown.setdefault(rank, node)
+    _take(out, places.by_siblings(words, out.world, shown))
+    if out.world is None or out.doubted:
+        return  # where somebody's word is not believed, nothing is placed by what the others leave over
+    nodes = [node.name for node in ev.job.nodes]
+    out.homes.update(places.by_elimination(nodes, out.world, _where(out)))
+    _take(out, places.by_order(nodes, words, out.told, out.world, _where(out)))
+
+
+def _words(kept: list[Claim], out: Claims) -> dict[str, places.Word]:
+    """node -> what its rank processes say of their place; impostors have no say."""
     told: dict[str, set[tuple[int | None, int | None]]] = {}
     ranks: dict[str, set[int]] = {}
     for node, _, rank, record in kept:
         if rank not in out.impostors:
             told.setdefault(node, set()).add((whole(record.get("group_rank")), whole(record.get("local_world_size"))))
             ranks.setdefault(node, set()).add(rank)
-    # Nodes with unequal numbers of ranks break the product: a node places its ranks only where it places all that it
-    # shows, and has as many as most nodes.
-    places: dict[str, tuple[int, int]] = {}
-    sizes: Counter[int] = Counter()
+    words: dict[str, places.Word] = {}
     for node, pairs in told.items():
         group, size = next(iter(pairs)) if len(pairs) == 1 else (None, None)
-        if group is not None and size is not None and group >= 0 and 0 < size <= MOST_PER_NODE:
-            sizes[size] += 1
-            if all(group * size <= rank < (group + 1) * size for rank in ranks[node]):
-                places[node] = (group, size)
-    usual = sizes.most_common(1)[0][0] if sizes else 0
-    by_group: dict[int, list[str]] = {}
-    for node, (group, size) in places.items():
-        if size == usual:
-            by_group.setdefault(group, []).append(node)
-    for group, nodes in by_group.items():
-        for rank in range(group * usual, (group + 1) * usual):
-            if out.world is not None and rank >= out.world:
-                break
-            if len(nodes) > 1:
-                if any(rank in ranks[node] for node in nodes):
-                    out.doubted[rank] = f"{' and '.join(sorted(nodes)[:3])} both say that they are group {group}"
-                continue
-            here = next((node for look in out.looks.values() if rank in look for node in [look[rank][0]]), None)
-            if here is None:
-                out.homes[rank] = (nodes[0], "placed by its siblings' GROUP_RANK")
-            elif here != nodes[0]:
-                out.doubted[rank] = f"{here} claims to host rank {rank}, whose siblings place it on {nodes[0]}"
-    for look in out.looks.values():
-        for rank in out.doubted:
-            look.pop(rank, None)
+        if group is not None and group < 0:
+            group = None
+        if size is not None and not 0 < size <= MOST_PER_NODE:
+            group = size = None
+        words[node] = places.Word(group, size, frozenset(ranks[node]), torn=len(pairs) > 1)
+    return words
+
+
+def _where(out: Claims) -> dict[int, str]:
+    where = {rank: node for look in out.looks.values() for rank, (node, _) in look.items()}
+    where.update({rank: node for rank, (node, _) in out.homes.items()})
+    return where
+
+
+def _take(out: Claims, placed: places.Placed) -> None:
+    """Add what was placed and what is doubted; a doubted rank is nowhere."""
+    out.homes.update(placed.homes)
+    out.doubted.update(placed.doubted)
     for rank in out.doubted:
         out.homes.pop(rank, None)
         out.impostors.pop(rank, None)
-    if out.world is not None and not out.doubted:
-        _eliminate(ev, out, out.world)
-
-
-def _eliminate(ev: Evidence, out: Claims, world: int) -> None:
-    """Every other rank is placed, all other nodes host equally many, and exactly one hosts none: the rest is there."""
-    where = {rank: node for look in out.looks.values() for rank, (node, _) in look.items()}
-    where.update({rank: node for rank, (node, _) in out.homes.items()})
-    missing = [rank for rank in range(world) if rank not in where]
-    counts = Counter(where.values())
-    empty = [node.name for node in ev.job.nodes if node.name not in counts]
-    if missing and len(empty) == 1 and set(counts.values()) == {len(missing)}:
-        for rank in missing:
-            out.homes[rank] = (empty[0], "placed by elimination: only this node hosts none")
+        for look in out.looks.values():
+            look.pop(rank, None)

@@ -7,11 +7,14 @@ spread of the differences is the stated error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from triage.facts.evidence import Evidence
 from triage.model import Sample
+
+if TYPE_CHECKING:  # evidence.py asks attempt.py, which asks for clocks
+    from triage.facts.evidence import Evidence
 
 # A log whose zone could not be told is taken as UTC only if its newest dated line is about as old as the file's last
 # change: in another zone the two would differ by a half hour at least.
@@ -28,8 +31,13 @@ class Offset:
 
 def clock_offsets(ev: Evidence) -> Mapping[str, Offset]:
     """node -> offset of its clock against ours. Nodes that never answered have none."""
+    return offsets_of(ev.samples)
+
+
+def offsets_of(samples: Iterable[Sample]) -> dict[str, Offset]:
+    """The same of bare samples: attempt.py needs it before there is any evidence."""
     seen: dict[str, list[float]] = {}
-    for sample in ev.samples:
+    for sample in samples:
         if sample.node and sample.at is not None and sample.received is not None and sample.status == "ok":
             seen.setdefault(sample.node, []).append(sample.at - sample.received)
     return {
@@ -65,15 +73,19 @@ def log_shift(ev: Evidence) -> float | None:
     clock of the node that read the file (file servers are taken to agree with their clients).
     """
     sample = log_sample(ev)
-    if sample is None:
-        return None
+    return None if sample is None else shift_of(sample, ev.derive(clock_offsets))
+
+
+def shift_of(sample: Sample, offsets: Mapping[str, Offset]) -> float | None:
+    """log_shift of one reading of the log."""
     if sample.data.get("zone") != "utc":
         newest, changed = sample.data.get("newest_at"), sample.data.get("mtime")
         if not isinstance(newest, int | float) or not isinstance(changed, int | float):
             return None
         if not -5.0 <= changed - newest <= ZONE_SLACK_S:
             return None
-    return our_time(ev, sample.node, 0.0) if sample.node else 0.0
+    offset = offsets.get(sample.node) if sample.node else None
+    return -offset.offset_s if offset else 0.0
 
 
 def log_time(ev: Evidence, at: object) -> float | None:

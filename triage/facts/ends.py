@@ -2,8 +2,10 @@
 
 A watchdog's SIGABRT, a launcher's SIGTERM, an operator's kill or debugger strike ranks that already waited. So each rank
 that is gone is one of
-    early    a signal that is a cause (9, 11, 7), dated by the launcher's line inside the stall's beginning
-    late     it surely lived when the job already stood, or ended by what only ever follows a stall (6, 15)
+    early    a signal that is a cause (9, 11, 7) or an exception of its own, dated by the launcher's line inside the
+             stall's beginning
+    late     it surely lived when the job already stood, or ended by what only ever follows a stall (6, 15), or with its
+             node's launcher, which ends all its ranks when one has ended
     undated  neither is proven
 Only early ones are dead for certain; late ones never accuse; an undated one explains a wait that nothing else explains.
 """
@@ -19,6 +21,8 @@ from typing import Literal
 from triage.facts.claims import records_of, whole
 from triage.facts.clocks import clock_offsets, log_time, our_time
 from triage.facts.evidence import Evidence
+from triage.facts.exits import own_exception
+from triage.facts.exits import signal_of as signal_of
 from triage.facts.pace import job_change, job_series, last_step_end
 from triage.facts.progress import onset_interval
 from triage.facts.ranktable import RankRow, rank_table
@@ -37,11 +41,6 @@ class End:
     kind: Literal["early", "late", "undated"]
     why: str
     at: float | None = None  # on our clock, where a launcher's line dates it
-
-
-def signal_of(code: int) -> int:
-    """The signal of an exit code in either spelling (-9, 137), 0 for none."""
-    return -code if code < 0 else code - 128 if code > 128 else 0
 
 
 def stall_window(ev: Evidence) -> tuple[float, float] | None:
@@ -87,7 +86,23 @@ def ends(ev: Evidence) -> dict[int, End]:
     if not gone:
         return {}
     window, wrote = ev.derive(stall_window), ev.derive(_wrote)
-    return {row.rank: _end(ev, row, window, wrote) for row in gone}
+    ended = {row.rank: _end(ev, row, window, wrote) for row in gone}
+    for node, first in _first_of_their_nodes(ev, ended).items():
+        why = f"rank {first} had ended, and then the launcher of {node} ends all its ranks: a consequence"
+        for rank in ev.derive(rank_table).node_ranks[node]:
+            if ended[rank].kind == "undated":
+                ended[rank] = End("late", why)
+    return ended
+
+
+def _first_of_their_nodes(ev: Evidence, ended: Mapping[int, End]) -> dict[str, int]:
+    """node -> the rank that ended first there, of nodes on which no rank is left and one ended early."""
+    out: dict[str, int] = {}
+    for node, ranks in ev.derive(rank_table).node_ranks.items():
+        early = [rank for rank in ranks if rank in ended and ended[rank].kind == "early"]
+        if early and len(ranks) > 1 and all(rank in ended for rank in ranks):
+            out[node] = min(early, key=lambda rank: (ended[rank].at or 0.0, rank))
+    return out
 
 
 def slack_s(ev: Evidence, node: str | None) -> float:
@@ -124,6 +139,11 @@ def _end(ev: Evidence, row: RankRow, window: tuple[float, float] | None, wrote: 
         return End("late", f"it ended by {how}, which follows a stall: a consequence", min(times, default=None))
     if signal in CAUSES and near:
         return End("early", f"it ended by {how} at the time of the stall", times[0])
+    if row.exit_code and not signal and near and window is not None and latest is not None:
+        # A traceback has no date: it wears that of the nearest dated line above it, which stands before the exit's own.
+        own = own_exception(ev, row.rank, window[0] - slack_s(ev, row.node), min(latest, times[0] + LAUNCHER_LAG_S))
+        if own is not None:
+            return End("early", f"its program ended by {own.exception} at the time of the stall", times[0])
     why = f"it ended by {how}, and whether before the stall is not known" if row.exit_code is not None else row.why
     return End("undated", why, times[0] if times else None)
 

@@ -1,10 +1,12 @@
-"""All that one run saw, indexed for the facts."""
+"""All that one run saw of the attempt asked about, indexed for the facts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from triage.facts.attempt import span_of
+from triage.facts.cut import cut
 from triage.model import Job, Provenance, Sample
 
 T = TypeVar("T")
@@ -13,6 +15,7 @@ T = TypeVar("T")
 class Evidence:
     """Samples of one run, the job they belong to, the time of looking and the thresholds in force.
 
+    samples    only what is of the attempt asked about (cut.py); `span` says which that is
     observed   seconds since the epoch on the operator's clock, when the last look ended ("now" of every fact)
     limits     thresholds of the playbook, after the profile's overrides: name -> number
     """
@@ -25,8 +28,10 @@ class Evidence:
         limits: Mapping[str, float] | None = None,
     ) -> None:
         self.job = job
-        self.samples = tuple(samples)
+        self.seen_samples = tuple(samples)  # all of them, whosever they are
         self.observed = observed
+        self.span = span_of(job, self.seen_samples, observed)
+        self.samples = cut(self.seen_samples, self.span)
         self._limits = dict(limits or {})
         self._derived: dict[object, object] = {}
 

@@ -1,45 +1,76 @@
 """Facts that end a job by themselves: a rank killed, out of memory, or ended by its own error.
 
 Each must be dated before the stall's end: what happens after it (SIGABRT of a watchdog, SIGTERM of a launcher) is a
-consequence. Signal 6 and 15 are never a cause here (DESIGN section 6, question 4).
+consequence. Signal 6 and 15 are never a cause here (DESIGN section 6, question 4). Where no rank process is left to be seen
+(the attempt is over, or all are gone) the dated evidence must agree with itself: lastwords.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from triage.facts.clocks import log_sample, our_time
 from triage.facts.ends import CAUSES, ends, near_the_stall, signal_of
 from triage.facts.evidence import Evidence
+from triage.facts.lastwords import HardEvent, by_dated_evidence, first_by_log, nobody_left, separated
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
-from triage.model import Fact, Part, Sample
-
-
-@dataclass(frozen=True)
-class HardEvent:
-    """One event: what, to whom, when on our clock, and who told."""
-
-    kind: str  # killed oom
-    part: Part
-    at: float | None
-    text: str
-    sample: Sample
+from triage.model import Fact, Part, Provenance, Sample
 
 
 def hard_events(ev: Evidence) -> list[HardEvent]:
+    if ev.derive(nobody_left):
+        return ev.derive(by_dated_evidence)
+    return [*_of_the_launcher(ev), *_of_the_kernel(ev)]
+
+
+def _of_the_launcher(ev: Evidence) -> list[HardEvent]:
+    """Ranks whose end the launcher tells and whose process is gone. Of a node that lost all its ranks the first one only:
+    its launcher ends the rest."""
     table, ended = ev.derive(rank_table), ev.derive(ends)
-    events: list[HardEvent] = []
     log = log_sample(ev)
+    events: list[HardEvent] = []
     for row in table.rows.values():
         end = ended.get(row.rank)
         if log is None or end is None or end.kind != "early" or row.exit_code is None:
             continue
-        how = CAUSES[signal_of(row.exit_code)]
+        signal = signal_of(row.exit_code)
+        how = CAUSES.get(signal, "an exception of its own")
         text = f"the launcher says that rank {row.rank} ended by {how} (exit code {row.exit_code})"
-        events.append(HardEvent("killed", Part("rank", row.node, row.rank, why=text), end.at, text, log))
-    # Whoever ended after the stall had begun was not its cause, and the kill that the kernel tells of was another's.
+        if not signal:
+            text += f": {end.why}"
+        part = Part("rank", row.node, row.rank, why=text)
+        events.append(HardEvent("killed" if signal else "raised", part, end.at, text, log, _process(ev, row.node)))
+    lost = _emptied(ev)
+    firsts = {
+        node: min((e.at or 0.0) for e in events if e.part.node == node)
+        for node in lost
+        if any(e.part.node == node for e in events)
+    }
+    return [e for e in events if e.part.node not in firsts or (e.at or 0.0) <= firsts[e.part.node]]
+
+
+def _emptied(ev: Evidence) -> dict[str, tuple[int, ...]]:
+    """node -> its ranks, of nodes that hosted several and on which none is left."""
+    table = ev.derive(rank_table)
+    return {
+        node: ranks
+        for node, ranks in table.node_ranks.items()
+        if len(ranks) > 1 and all(table.rows[rank].gone for rank in ranks)
+    }
+
+
+def _process(ev: Evidence, node: str | None) -> tuple[Sample, ...]:
+    newest = ev.latest("ranks").get(node or "")
+    return (newest,) if newest else ()
+
+
+def _of_the_kernel(ev: Evidence) -> list[HardEvent]:
+    """Out-of-memory kills near the stall on nodes where a rank is gone. Whoever ended after the stall had begun was not
+    its cause, and the kill that the kernel tells of was another's."""
+    table, ended = ev.derive(rank_table), ev.derive(ends)
+    events: list[HardEvent] = []
     gone: dict[str, list[int]] = {}
     for rank, end in ended.items():
         if end.kind != "late":
@@ -53,11 +84,22 @@ def hard_events(ev: Evidence) -> list[HardEvent]:
             ours = our_time(ev, node, float(at)) if isinstance(at, int | float) else None
             if near_the_stall(ev, node, ours):
                 text = f"the kernel of {node} killed a process for lack of memory: {str(event.get('text', ''))[:120]}"
-                # The kill line names a pid; which rank it was is known only when one rank of the node is gone.
-                owners = gone[node] if len(gone[node]) == 1 else []
-                part = Part("rank", node, owners[0], why=text) if owners else Part("node", node, why=text)
-                events.append(HardEvent("oom", part, ours, text, sample))
+                owners = _owners(ev, gone[node], event)
+                part = Part("rank", node, owners[0], why=text) if len(owners) == 1 else Part("node", node, why=text)
+                events.append(HardEvent("oom", part, ours, text, sample, _process(ev, node)))
     return events
+
+
+def _owners(ev: Evidence, gone: list[int], event: Mapping[str, Any]) -> list[int]:
+    """Which of a node's gone ranks the kill may have hit: the one whose process it names; else any of them."""
+    table = ev.derive(rank_table)
+    groups = event.get("groups")
+    pid = str(groups.get("pid", "")) if isinstance(groups, Mapping) else ""
+    named = [rank for rank in gone if pid and str(table.rows[rank].pid) == pid]
+    return named or gone
+
+
+# ---------------------------------------------------------------- facts
 
 
 @fact("hard.events", type="number", unit="events")
@@ -68,9 +110,12 @@ def events(ev: Evidence) -> Fact:
     found = ev.derive(hard_events)
     if not found and not _kernel_logs_whole(ev):
         return unknown("nothing in the job log, but not every kernel log could be read")
-    return known(
-        len(found), text="; ".join(e.text for e in found[:3]), provenance=ev.seen(*(e.sample for e in found[:8]))
-    )
+    return known(len(found), text="; ".join(e.text for e in found[:3]), provenance=_sources(ev, found))
+
+
+def _sources(ev: Evidence, found: Iterable[HardEvent]) -> tuple[Provenance, ...]:
+    samples = {id(s): s for e in list(found)[:8] for s in (e.sample, *e.also)}
+    return ev.seen(*samples.values())
 
 
 def _kernel_logs_whole(ev: Evidence) -> bool:
@@ -88,7 +133,7 @@ def _of_kind(ev: Evidence, kind: str) -> Fact:
     return known(
         parts=[e.part for e in unique.values()],
         text="; ".join(e.text for e in found[:3]),
-        provenance=ev.seen(*(e.sample for e in found[:8])),
+        provenance=_sources(ev, found),
     )
 
 
@@ -97,8 +142,9 @@ def parts(ev: Evidence) -> Fact:
     """Whom the hard events hit."""
     if log_sample(ev) is None and not ev.of("kernel"):
         return unknown("neither the job log nor a kernel log could be read")
-    unique = {(e.part.kind, e.part.node, e.part.rank): e.part for e in ev.derive(hard_events)}
-    return known(parts=unique.values())
+    found = ev.derive(hard_events)
+    unique = {(e.part.kind, e.part.node, e.part.rank): e.part for e in found}
+    return known(parts=unique.values(), provenance=_sources(ev, found))
 
 
 @fact("hard.killed", type="number", unit="ranks", parts="rank")
@@ -111,3 +157,53 @@ def killed(ev: Evidence) -> Fact:
 def oom(ev: Evidence) -> Fact:
     """Ranks (or nodes) that the kernel's out-of-memory killer hit near the onset."""
     return _of_kind(ev, "oom")
+
+
+@fact("hard.raised", type="number", unit="ranks", parts="rank")
+def raised(ev: Evidence) -> Fact:
+    """Ranks that ended near the onset by an exception of their own, which is no transport, store or time-out error."""
+    return _of_kind(ev, "raised")
+
+
+@fact("hard.first_exit", type="number", unit="ranks", parts="rank")
+def first_exit(ev: Evidence) -> Fact:
+    """Of a node (or job) that lost all its ranks: the one whose end came first and is a cause; never more than one.
+
+    Signals 6 and 15 are consequences. Two ends that the clocks cannot put in order name nobody. By the launcher's line
+    alone it is a lead: hard.first_agreed says whether a second source tells of that end.
+    """
+    log = log_sample(ev)
+    if log is None:
+        return unknown("the job log could not be read")
+    found = ev.derive(first_by_log) if ev.derive(nobody_left) else _first_of_emptied(ev)
+    if isinstance(found, str):
+        return unknown(found, provenance=ev.seen(log))
+    if found is None:
+        return known(parts=[], provenance=ev.seen(log))
+    return known(parts=[found.part], text=found.text, provenance=_sources(ev, [found]))
+
+
+def _first_of_emptied(ev: Evidence) -> HardEvent | str | None:
+    """The first end on the nodes that lost all their ranks; a sentence where nothing separates several."""
+    lost = _emptied(ev)
+    if not lost:
+        return None
+    firsts = sorted(
+        (e for e in ev.derive(hard_events) if e.part.node in lost and e.part.rank is not None and e.at is not None),
+        key=lambda e: e.at or 0.0,
+    )
+    if not firsts:
+        node = next(iter(lost))
+        return f"all {len(lost[node])} ranks of {node} are gone, and nothing dated says which of them went first"
+    return separated(ev, firsts)
+
+
+@fact("hard.first_agreed", type="bool")
+def first_agreed(ev: Evidence) -> Fact:
+    """Does a second source beside the launcher's line tell of that first end (kernel, process list, its own exception)?"""
+    found = first_exit(ev)
+    if not found.known:
+        return unknown(found.reason)
+    first = {(p.node, p.rank) for p in found.parts}
+    agreed = [e for e in ev.derive(hard_events) if (e.part.node, e.part.rank) in first]
+    return known(bool(agreed), text="; ".join(e.text for e in agreed[:2]), provenance=_sources(ev, agreed))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from triage.facts.attempt import restart_of
 from triage.facts.clocks import log_sample, log_time
 from triage.facts.evidence import Evidence
+from triage.facts.lastwords import cancelled
 from triage.facts.ranktable import log_hits, rank_table
 from triage.facts.registry import fact, known, unknown
 from triage.facts.steps import last_record_end
@@ -23,15 +25,47 @@ def state(ev: Evidence) -> Fact:
 
 @fact("job.attempt", type="number")
 def attempt(ev: Evidence) -> Fact:
-    """How often this job id was restarted before this attempt."""
-    restarts = {
-        int(value)
-        for row in ev.derive(rank_table).rows.values()
-        if (value := row.env.get("TORCHELASTIC_RESTART_COUNT", row.env.get("SLURM_RESTART_COUNT", ""))).isdigit()
-    }
-    if ev.job.attempt.restart or not restarts:
+    """How often this job id was restarted before this attempt, by the scheduler, else by the ranks' environment."""
+    if ev.job.attempt.restart is not None:
         return known(ev.job.attempt.restart)
-    return known(max(restarts))
+    told = [restart_of(row.env) for row in ev.derive(rank_table).rows.values()]
+    restarts = [count for count in told if count is not None]
+    if not restarts:
+        return unknown("neither the scheduler nor a rank process tells how often the job was restarted")
+    return known(max(restarts), provenance=ev.seen(*ev.of("ranks")[:8]))
+
+
+@fact("job.attempt_now", type="bool")
+def attempt_now(ev: Evidence) -> Fact:
+    """Is what the nodes show of the attempt asked about: does it run, and did its rank processes begin in it?
+
+    No where it has ended, where most processes began before it, and where the restart count that they wear is another. What
+    the nodes show then counts for no fact (cut.py): it may be another job's, and accuses nobody.
+    """
+    span, shown = ev.span, [s for s in ev.seen_samples if s.probe == "ranks" and s.status == "ok"]
+    if span.now is None:
+        return unknown(span.says, provenance=ev.seen(*shown[:8]))
+    return known(span.now, text=span.says, provenance=ev.seen(*shown[:8]))
+
+
+@fact("job.over", type="bool")
+def over(ev: Evidence) -> Fact:
+    """Has the attempt asked about ended, by the scheduler's word? Then only dated evidence counts."""
+    if not ev.span.over and ev.job.state in ("", "unknown"):
+        return unknown("no scheduler told the state of the job")
+    return known(ev.span.over, text=ev.span.says if ev.span.over else "")
+
+
+@fact("job.ended_by", type="text")
+def ended_by(ev: Evidence) -> Fact:
+    """Why the scheduler ended this attempt, by its line in the job log: time limit, preemption, cancelled, …; else "none"."""
+    sample = log_sample(ev)
+    if sample is None:
+        return unknown("the job log could not be read")
+    why = ev.derive(cancelled)
+    if why is None:
+        return known("none", provenance=ev.seen(sample))
+    return known(why, text=f"the scheduler ended it ({why})", provenance=ev.seen(sample))
 
 
 @fact("job.age_s", type="number", unit="s")
@@ -74,6 +108,16 @@ def step_follows(ev: Evidence, sample: Sample, hit: Mapping[str, Any]) -> bool |
     return ours + 1.0 < record[0] if ours is not None and record is not None else None
 
 
+def _another_finished(ev: Evidence) -> bool:
+    """Does the log say of another attempt that it was done?"""
+    return any(
+        isinstance(hit, Mapping) and hit.get("id") == "training_finished"
+        for sample in ev.seen_samples
+        if sample.probe == "joblog" and sample.status == "ok"
+        for hit in sample.data.get("hits") or ()
+    )
+
+
 @fact("job.finished", type="bool")
 def finished(ev: Evidence) -> Fact:
     """Has the job itself said that training is over (in its log, after the last step)?"""
@@ -82,11 +126,9 @@ def finished(ev: Evidence) -> Fact:
         return unknown("the job log could not be read")
     done = log_hits(ev, "training_finished")
     if not done:
-        return known(False, provenance=ev.seen(sample))
+        text = "the job log holds the end of an earlier attempt only" if _another_finished(ev) else ""
+        return known(False, text=text, provenance=ev.seen(sample))
     last = done[-1]
-    at, started = log_time(ev, last.get("last_at")), ev.job.attempt.started
-    if at is not None and started is not None and at < started - 1.0:
-        return known(False, text="the end of an earlier attempt", provenance=ev.seen(sample))
     follows = step_follows(ev, sample, last)
     if follows is None:
         return unknown("the job log says that training is done, and nothing tells whether steps followed that line")

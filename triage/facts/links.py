@@ -1,139 +1,331 @@
-"""The job's own ports: down now, or changed between the looks.
+"""The job's ports: down now, changed between the looks, lost and back at the time of the stall.
 
-What can fool it: a port that the job does not use (only ports that the ranks' NCCL environment names, or InfiniBand, are
-the job's; the others are findings); totals since boot (only the delta between the looks counts here); carrier_changes of
-an interface that was just configured.
+What can fool it: a port that the job does not use (only ports that the ranks' NCCL environment names, NCCL's own lines
+name, or InfiniBand, are the job's; the others are findings); totals since boot (only the delta between the looks, or a
+dated line, counts); carrier_changes of an interface that was just configured; a cable that somebody pulled or reseated
+after the stall had begun, which is a consequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator
 
-from triage.facts.clocks import our_time
+from triage.facts.blame import Naming, namings, ties
+from triage.facts.budget import budget
+from triage.facts.clocks import log_sample
 from triage.facts.evidence import Evidence
-from triage.facts.progress import fabric, onset_interval
-from triage.facts.ranktable import rank_table
+from triage.facts.flaps import Loss, Trace, hidden, in_onset, kernel_whole, perhaps_in_onset, traces, window
+from triage.facts.ports import job_ports, ports
 from triage.facts.registry import fact, known, unknown
-from triage.model import Fact, Part, Sample
+from triage.facts.transport import spoken
+from triage.model import Fact, Part, Provenance
+
+MOST_PROVENANCE = 8
 
 
-def is_down(nic: Mapping[str, Any]) -> bool | None:
-    """Is the port without link? None where it does not tell."""
-    state = str(nic.get("state") or "").lower()
-    if nic.get("kind") == "infiniband":
-        return None if not state else state not in ("active", "armed", "init")
-    if nic.get("carrier") in (0, 1):
-        return bool(nic["carrier"] == 0)
-    return {"down": True, "lowerlayerdown": True, "up": False}.get(state)
+def _job_traces(ev: Evidence) -> Iterator[Trace]:
+    """The job's ports, with what was said of their link."""
+    for found in ev.derive(traces).values():
+        yield from (trace for trace in found if trace.port.the_jobs)
 
 
-def _ports(
-    ev: Evidence, fabric_only: bool
-) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, Sample]]:
-    """(node, port in the newest look, the same port in look A, sample) of the ports that the job may use, or of the others."""
-    first = {s.node: s for s in ev.of("nic", "A")}
-    for node, sample in ev.latest("nic").items():
-        own = fabric(ev, node)
-        before = first.get(node) if sample.look != "A" else None
-        old = {n.get("name"): n for n in before.data.get("nics") or () if isinstance(n, Mapping)} if before else {}
-        for nic in sample.data.get("nics") or ():
-            if isinstance(nic, Mapping) and own.may_use(nic) is fabric_only:
-                yield node, nic, old.get(nic.get("name")), sample
+def _provenance(ev: Evidence, found: Iterable[Loss]) -> tuple[Provenance, ...]:
+    told = dict.fromkeys(source for loss in found for source in loss.provenance(ev))
+    return tuple(told)[:MOST_PROVENANCE]
 
 
-def went_down(ev: Evidence, node: str, name: str) -> bool:
-    """Does this node's kernel say that the port lost its link near the onset?"""
-    interval = ev.derive(onset_interval)
-    kernel = ev.latest("kernel").get(node)
-    if interval is None or kernel is None:
-        return False
-    window = ev.limit("link_budget_s") + 5.0
-    for event in kernel.data.get("events") or ():
-        groups = event.get("groups") or {}
-        at = event.get("last_at", event.get("at"))
-        if event.get("id") != "link_down" or name not in groups.values() or not isinstance(at, int | float):
-            continue
-        if interval[0] - window <= our_time(ev, node, float(at)) <= interval[1] + 5.0:
-            return True
-    return False
+# ---------------------------------------------------------------- now
+
+
+def _now(ev: Evidence) -> tuple[list[tuple[Trace, bool]], int]:
+    """Job ports without link in both looks, and whether they may be blamed for the stall; how many ports told their state."""
+    found, told = [], 0
+    for trace in _job_traces(ev):
+        port = trace.port
+        if port.now:
+            if port.down is None or port.down_before is None:  # one look may have met a flap that is over
+                continue
+            told += 1
+            if port.down and port.down_before:
+                found.append((trace, _blamed(ev, trace)))
+        elif trace.kernel is not None and trace.losses and trace.losses[-1].kernel and trace.losses[-1].up is None:
+            # Its node does not show its ports; the kernel's last word is that it has no link.
+            told += 1
+            found.append((trace, in_onset(ev, trace.losses[-1])))
+    return found, told
+
+
+def _blamed(ev: Evidence, trace: Trace) -> bool:
+    """May a port that is down explain the stall, by when it went down?"""
+    if any(in_onset(ev, loss) for loss in trace.losses):
+        return True
+    if ev.derive(window) is None or hidden(ev, trace) or any(perhaps_in_onset(ev, loss) for loss in trace.losses):
+        return trace.port.use == "named"
+    if trace.losses:
+        return False  # it went down at another time
+    # The kernel would have told of a cable: this one had no link when the job began, and NCCL did not take it.
+    unplugged = trace.port.tells_the_log and any(record.get("carrier") == 0 for record in trace.port.now)
+    long_since = unplugged and kernel_whole(ev, trace.port.node, surely=True) and ev.job.attempt.started is not None
+    return trace.port.use == "named" and not long_since
 
 
 @fact("links.down_now", type="number", unit="ports", parts="nic")
 def down_now(ev: Evidence) -> Fact:
-    """Ports that the job uses and that are without link in both looks.
+    """Ports that the job uses, that are without link in both looks, and that did not lose it at another time than the stall's.
 
-    A port that the job names counts; one that it only may use (InfiniBand, none named) counts when its kernel dates the
-    loss near the onset: a port that was never cabled is down in both looks too.
+    A port that the job names counts; one that it only may use (InfiniBand, none named) counts when a dated line puts the
+    loss near the onset: a port that was never cabled is down in both looks too. Where a node does not show its ports, the
+    kernel's last word near the onset counts.
     """
-    parts, seen, told = [], [], 0
-    for node, nic, before, sample in _ports(ev, True):
-        state = is_down(nic)
-        if state is None or before is None:  # one look may have met a flap that is over
-            continue
-        told += 1
-        name = str(nic.get("name"))
-        if state and is_down(before) and (fabric(ev, node).names(nic) or went_down(ev, node, name)):
-            parts.append(Part("nic", node=node, nic=name, why=f"{name} of {node} has no link in both looks"))
-            seen.append(sample)
+    found, told = _now(ev)
     if not told:
         return unknown("no port that the job is known to use was seen in both looks")
-    return known(parts=parts, provenance=ev.seen(*seen[:8]))
+    blamed = [trace for trace, guilty in found if guilty]
+    seen = [sample for trace in blamed if (sample := trace.port.sample) is not None]
+    sources = (*ev.seen(*seen), *_provenance(ev, (trace.losses[-1] for trace in blamed if trace.losses)))
+    return known(parts=[trace.port.part(_why_down(trace)) for trace in blamed], provenance=sources[:MOST_PROVENANCE])
+
+
+def _why_down(trace: Trace) -> str:
+    since = f"; it {trace.losses[-1].text()}" if trace.losses else ""
+    looks = "in both looks" if trace.port.now else "by the last word of its kernel"
+    return f"{trace.port.name} of {trace.port.node} has no link {looks}{since}"
+
+
+@fact("links.down_apart", type="number", unit="ports", parts="nic")
+def down_apart(ev: Evidence) -> Fact:
+    """Ports of the job without link that lost it at another time than the stall's, or never had it: a finding."""
+    found, told = _now(ev)
+    if not told:
+        return unknown("no port that the job is known to use was seen in both looks")
+    apart = [trace for trace, guilty in found if not guilty]
+    seen = [sample for trace in apart if (sample := trace.port.sample) is not None]
+    return known(
+        parts=[trace.port.part(_why_down(trace)) for trace in apart], provenance=ev.seen(*seen[:MOST_PROVENANCE])
+    )
 
 
 @fact("links.flapped", type="number", unit="ports", parts="nic")
 def flapped(ev: Evidence) -> Fact:
-    """Ports that the job uses and whose link changed between the looks."""
+    """Ports that the job uses and whose counters of lost links rose between the looks."""
     parts, seen, told = [], [], 0
-    for node, nic, before, sample in _ports(ev, True):
-        if before is None:
-            continue
-        for counter in ("carrier_changes", "link_downed"):
-            new, old = _count(nic, counter), _count(before, counter)
-            if new is None or old is None:
-                continue
-            told += 1
-            if new > old:
-                name = str(nic.get("name"))
-                parts.append(Part("nic", node=node, nic=name, why=f"{counter} of {name} rose from {old} to {new}"))
-                seen.append(sample)
+    for port in job_ports(ev):
+        told += len(port.counter_pairs("carrier_changes", "link_downed"))
+        rises = port.counter_rises("carrier_changes", "link_downed")
+        if rises:
+            name, was, new = rises[0]
+            parts.append(port.part(f"{name} of {port.name} rose from {was} to {new}"))
+            seen += [port.sample] if port.sample else []
     if not told:
         return unknown("no counter of a port that the job is known to use was seen in both looks")
-    return known(parts=parts, provenance=ev.seen(*seen[:8]))
+    return known(parts=parts, provenance=ev.seen(*seen[:MOST_PROVENANCE]))
 
 
 @fact("links.other_down", type="number", unit="ports", parts="nic")
 def other_down(ev: Evidence) -> Fact:
-    """Ports that the job does not use and that changed between the looks: a finding, never a verdict."""
-    if not ev.of("nic"):
-        return unknown("no node told its ports")
-    parts = []
-    for node, nic, before, _ in _ports(ev, False):
-        new, old = _count(nic, "carrier_changes"), _count(before or {}, "carrier_changes")
-        if new is not None and old is not None and new > old:
-            name = str(nic.get("name"))
-            parts.append(
-                Part("nic", node=node, nic=name, why=f"carrier_changes rose from {old} to {new}; not the job's")
-            )
-    return known(parts=parts)
+    """Ports that the job does not use and that changed between the looks, or lost their link near the onset: a finding."""
+    if not ev.of("nic") and not any(sample.data.get("readable") for sample in ev.of("kernel")):
+        return unknown("no node told its ports, nor its kernel log")
+    parts: list[Part] = []
+    sources: list[Provenance] = []
+    w = ev.derive(window)
+    for found in ev.derive(traces).values():
+        for trace in found:
+            port = trace.port
+            if port.the_jobs:
+                continue
+            aside = "the job only sets up its connections over it" if port.use == "setup" else "not the job's"
+            near = [loss for loss in trace.losses if w is not None and loss.down.meets(w.lo, w.hi)]
+            rises = port.counter_rises("carrier_changes", "link_downed")
+            if near:
+                parts.append(port.part(f"it {near[-1].text()}; {aside}"))
+                sources += near[-1].provenance(ev)
+            elif rises:
+                parts.append(port.part(f"{rises[0][0]} rose from {rises[0][1]} to {rises[0][2]}; {aside}"))
+                sources += ev.seen(port.sample) if port.sample else ()
+    return known(parts=parts, provenance=tuple(dict.fromkeys(sources))[:MOST_PROVENANCE])
 
 
-def _count(nic: Mapping[str, Any], name: str) -> int | None:
-    value = nic.get(name, (nic.get("counters") or {}).get(name))
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+# ---------------------------------------------------------------- at the time of the stall
 
 
-@fact("links.budget_s", type="number", unit="s")
-def budget(ev: Evidence) -> Fact:
-    """How long the transport retries silently before it gives up on a port (notes/network.md 4.2).
+def _flapped_in_onset(ev: Evidence) -> list[Loss]:
+    """The last such loss of each port that is not down now."""
+    found = []
+    for trace in _job_traces(ev):
+        guilty = [loss for loss in trace.losses if in_onset(ev, loss)]
+        still = guilty and guilty[-1] is trace.losses[-1] and guilty[-1].up is None and guilty[-1].kernel is not None
+        if guilty and trace.port.down is not True and not (still and not trace.port.now):
+            found.append(guilty[-1])
+    return found
 
-    InfiniBand and RoCE: 4.096 us x 2^NCCL_IB_TIMEOUT x about 7 retries; NCCL's default time-out is 20 since 2.23 (about
-    30 s). Over TCP the kernel retries for many minutes, and the collective's own time-out comes first.
+
+@fact("links.flapped_in_onset", type="number", unit="ports", parts="nic")
+def flapped_in_onset(ev: Evidence) -> Fact:
+    """Ports of the job that lost their link when that could have caused the stall, and are not known to lack it now.
+
+    The loss is dated by the kernel log or by NCCL's own port events, and not over for whole steps before the stall.
     """
-    for row in ev.derive(rank_table).rows.values():
-        value = row.env.get("NCCL_IB_TIMEOUT", "")
-        if value.isdigit() and 0 < int(value) < 32:
-            retries = row.env.get("NCCL_IB_RETRY_CNT", "7")
-            count = int(retries) if retries.isdigit() else 7
-            return known(4.096e-6 * 2 ** int(value) * max(1, count), text=f"NCCL_IB_TIMEOUT={value}")
-    return known(ev.limit("link_budget_s"), text="NCCL's default")
+    if ev.derive(window) is None:
+        return unknown("the job advances, or nothing tells when its stall began")
+    found = ev.derive(_flapped_in_onset)
+    if found:
+        parts = [loss.port.part(f"it {loss.text()}") for loss in found]
+        against = ("the kernel log",) if any(_kernel_denies(ev, loss) for loss in found) else ()
+        return known(parts=parts, provenance=_provenance(ev, found), contradicted_by=against)
+    why = _blind(ev)
+    if why:
+        return unknown(why)
+    return known(parts=[], text="no port of the job lost its link when the stall began and has it again")
+
+
+def _kernel_denies(ev: Evidence, loss: Loss) -> bool:
+    """Would the kernel log have told of it, and does not?"""
+    return loss.kernel is None and loss.port.tells_the_log and kernel_whole(ev, loss.port.node)
+
+
+def _blind(ev: Evidence) -> str:
+    """Why a loss of link at the stall's beginning may have gone unseen, or ""."""
+    told = ev.derive(ports)
+    for trace in _job_traces(ev):
+        name = f"{trace.port.name} of {trace.port.node}"
+        if any(perhaps_in_onset(ev, loss) for loss in trace.losses):
+            return f"NCCL tells of a loss of link of {name}, and nothing dates that line well enough"
+        if hidden(ev, trace):
+            return f"{name} lost its link many times, and not all of the dates are known"
+        if not trace.port.now:
+            return f"the ports of {trace.port.node} could not be read"
+        if not trace.port.tells_the_log:
+            return f"the kernel logs nothing of the link of {name}"
+    for node in ev.job.nodes:
+        if not kernel_whole(ev, node.name):
+            return f"the kernel log of {node.name} could not be read, or not back to the attempt's start"
+        if not any(port.the_jobs for port in told.get(node.name, ())):
+            return f"no port that the job is known to use was seen on {node.name}"
+    return "" if ev.job.nodes else "the job's nodes are not known"
+
+
+@fact("links.named", type="number", unit="ports", parts="nic")
+def named(ev: Evidence) -> Fact:
+    """Ports that the transport itself named near the onset: its card's event, its own port or its peer in a status 12."""
+    if log_sample(ev) is None:
+        return unknown("the job log could not be read")
+    if ev.derive(window) is None:
+        return unknown("the job advances, or nothing tells when its stall began")
+    parts: dict[tuple[str, str], Part] = {}
+    for naming in ev.derive(namings):
+        part = _named_part(ev, naming)
+        parts.setdefault((naming.node, str(part.nic or part.name)), part)
+    return known(parts=list(parts.values())[:64], provenance=ev.derive(spoken).provenance(ev) if parts else ())
+
+
+def _named_part(ev: Evidence, naming: Naming) -> Part:
+    if naming.port is not None:
+        return naming.port.part(naming.why)
+    mine = sorted(trace.port.name for trace in ev.derive(traces).get(naming.node, ()) if trace.port.the_jobs)
+    which = f"one of {', '.join(mine[:8])}" if mine else "one of its ports"
+    return Part("nic", node=naming.node, name=which, why=naming.why)
+
+
+def _tied(ev: Evidence) -> list[Loss]:
+    """Of several, those that are surely over before the transport would have given up are left out."""
+    found = [loss for loss in ev.derive(_flapped_in_onset) if ties(ev, loss)]
+    fatal = [loss for loss in found if _outlasted(ev, loss) is not False]
+    return fatal or found
+
+
+@fact("links.tied", type="number", unit="ports", parts="nic")
+def tied(ev: Evidence) -> Fact:
+    """Members of links.flapped_in_onset that a second sign ties to the stall."""
+    flaps = flapped_in_onset(ev)
+    if not flaps.known:
+        return unknown(flaps.reason)
+    found = ev.derive(_tied)
+    if not found:
+        if flaps.parts and log_sample(ev) is None:
+            return unknown("the job log, which would tell whom the transport named, could not be read")
+        return known(parts=[], text="nothing but the time ties a port to the stall" if flaps.parts else "")
+    parts, sources = [], list(_provenance(ev, found))
+    for loss in found:
+        reasons = ties(ev, loss)
+        parts.append(loss.port.part(f"it {loss.text()}; {reasons[0].why}"))
+        sources += ev.seen(*(sample for reason in reasons for sample in reason.samples))
+    return known(
+        parts=parts,
+        provenance=tuple(dict.fromkeys(sources))[: 2 * MOST_PROVENANCE],
+        contradicted_by=flaps.contradicted_by,
+    )
+
+
+# ---------------------------------------------------------------- for how long
+
+
+def _outlasted(ev: Evidence, loss: Loss) -> bool | None:
+    """Was this outage longer than any retry budget (True), or shorter than each (False)? None: between, or not known."""
+    limits, lasted = ev.derive(budget), loss.outage
+    over_tcp = loss.port.device is None and bool(loss.port.now)
+    if lasted is None or over_tcp or not limits.sure:  # TCP goes on for many minutes, and the collective ends first
+        return None
+    if lasted[0] > limits.worst:
+        return True
+    return False if lasted[1] < limits.least else None
+
+
+@fact("links.outlasted", type="bool")
+def outlasted(ev: Evidence) -> Fact:
+    """Did the transport give up on the tied port: by its own word (status 12), or as the outage outlasted its retries?
+
+    False where the outage was shorter than the shortest budget; between the shortest and the longest nothing is decided.
+    """
+    found = ev.derive(_tied)
+    if not found:
+        return unknown("no port is tied to the stall")
+    limits, log = ev.derive(budget), ev.derive(spoken).sample
+    gave_up = [
+        (loss, naming)
+        for loss in found
+        for naming in ev.derive(namings)
+        if naming.how != "event" and naming.node == loss.port.node and any(t.why == naming.why for t in ties(ev, loss))
+    ]
+    by_time = {_outlasted(ev, loss) for loss in found}
+    sources = _provenance(ev, found)
+    lasted = f"{found[0].port.name} of {found[0].port.node} {found[0].text()}; retries last {limits.text}"
+    if gave_up:
+        against = ("an outage shorter than the retry budget",) if by_time == {False} else ()
+        told = tuple(dict.fromkeys((*sources, *(ev.seen(log) if log else ()))))
+        return known(True, text=f"{gave_up[0][1].why}; {lasted}", provenance=told, contradicted_by=against)
+    if True in by_time:
+        return known(True, text=lasted, provenance=sources)
+    if by_time == {False} or math.isinf(limits.least):
+        return known(False, text=lasted, provenance=sources)
+    return unknown(f"nothing tells whether the transport gave up: {lasted}", provenance=sources)
+
+
+@fact("links.survived", type="number", unit="ports", parts="nic")
+def survived(ev: Evidence) -> Fact:
+    """Ports of the job that lost their link within the attempt and have it again, and not at the stall's beginning: findings."""
+    if log_sample(ev) is None and not any(sample.data.get("readable") for sample in ev.of("kernel")):
+        return unknown("neither a kernel log nor the job log could be read")
+    parts: list[Part] = []
+    told: list[Loss] = []
+    for trace in _job_traces(ev):
+        over = [loss for loss in trace.losses if _over(ev, trace, loss)]
+        if over:
+            parts.append(trace.port.part(_why_survived(ev, over)))
+            told.append(over[-1])
+    return known(parts=parts, provenance=_provenance(ev, told))
+
+
+def _over(ev: Evidence, trace: Trace, loss: Loss) -> bool:
+    """Is this loss dated, over, and surely not of the stall's beginning?"""
+    back = loss.up is not None or trace.port.down is False or loss is not trace.losses[-1]
+    dated = loss.down.hi - loss.down.lo <= ev.limit("link_slack_s")
+    return back and dated and not in_onset(ev, loss) and not perhaps_in_onset(ev, loss)
+
+
+def _why_survived(ev: Evidence, over: list[Loss]) -> str:
+    w = ev.derive(window)
+    late = w is not None and over[-1].down.lo > w.hi
+    often = f" ({len(over)} times in all)" if len(over) > 1 else ""
+    return f"it {over[-1].text()}{often}" + ("; the job already stood: a consequence" if late else "")

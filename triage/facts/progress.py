@@ -13,7 +13,11 @@ from dataclasses import dataclass
 
 from triage.facts.clocks import log_sample, log_shift
 from triage.facts.evidence import Evidence
+from triage.facts.fabric import Fabric as Fabric
+from triage.facts.fabric import fabric as fabric
+from triage.facts.glance import only_look, since_we_began
 from triage.facts.pace import job_change, job_series, last_step_end, rank_paces
+from triage.facts.ports import ports
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
 from triage.facts.steps import last_steps
@@ -22,7 +26,7 @@ from triage.model import Fact, Sample
 
 @dataclass(frozen=True)
 class Pulse:
-    """What both looks say together."""
+    """What both looks say together; or one, of steps that ended while it was made."""
 
     yes: tuple[str, ...] = ()  # positive signs
     still: tuple[str, ...] = ()  # what must move and did not, over a window long enough
@@ -41,6 +45,8 @@ def pulse(ev: Evidence) -> Pulse:
     yes, seen = _steps_between_looks(ev)
     moved, still, nics = _payload(ev, t0)
     yes += moved
+    ended, told = since_we_began(ev)
+    yes, seen = yes + ended, seen + told
     last = last_step_end(ev)
     if last is not None:
         seen.append(last[2])
@@ -80,73 +86,21 @@ def _log_step(sample: Sample) -> int | None:
     return last[0] if last and isinstance(last[0], int) else None
 
 
-@dataclass(frozen=True)
-class Fabric:
-    """Which interfaces of a node carry the job's collectives, as its ranks' NCCL environment says.
-
-    NCCL_SOCKET_IFNAME and NCCL_IB_HCA: prefixes; `=` exact names; `^` all but these (then the names that are left are
-    not told, and no interface is known to be the job's).
-    """
-
-    prefixes: tuple[str, ...] = ()
-    exact: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
-
-    def names(self, nic: Mapping[str, object]) -> bool:
-        """Does the job itself name this interface?"""
-        name = str(nic.get("name", ""))
-        if not name or name in self.excluded or any(name.startswith(word) for word in self.excluded):
-            return False
-        return name in self.exact or any(name.startswith(word) for word in self.prefixes)
-
-    def may_use(self, nic: Mapping[str, object]) -> bool:
-        """Named, or InfiniBand of a job that names none: NCCL then takes every port that is up."""
-        if self.names(nic):
-            return True
-        name = str(nic.get("name", ""))
-        unnamed = not (self.prefixes or self.exact)
-        return unnamed and nic.get("kind") == "infiniband" and not any(name.startswith(w) for w in self.excluded)
-
-
-def fabric(ev: Evidence, node: str) -> Fabric:
-    """What the ranks of this node say of their interfaces."""
-    prefixes: dict[str, None] = {}
-    exact: dict[str, None] = {}
-    excluded: dict[str, None] = {}
-    for row in ev.derive(rank_table).rows.values():
-        if row.node != node:
-            continue
-        for variable in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"):
-            value = row.env.get(variable, "")
-            kind = excluded if value.startswith("^") else exact if value.startswith("=") else prefixes
-            for word in value.lstrip("^=").split(","):
-                if word.strip():
-                    kind[word.strip().split(":")[0]] = None
-    return Fabric(tuple(prefixes), tuple(exact), tuple(excluded))
-
-
 def _payload(ev: Evidence, t0: float | None) -> tuple[list[str], list[str], list[Sample]]:
     """Payload bytes on the job's own fabric NICs between the looks."""
     quiet = 0
     shortest: float | None = None
     used: list[Sample] = []
     for node, (a, b) in ev.both_looks("nic").items():
-        own = fabric(ev, node)
         if a.at is None or b.at is None or b.at <= a.at:
             continue
         window = b.at - a.at
-        before = {n["name"]: n for n in a.data.get("nics") or () if isinstance(n, Mapping) and "name" in n}
-        grew: float | None = None
-        for nic in b.data.get("nics") or ():
-            old = before.get(nic.get("name")) if isinstance(nic, Mapping) else None
-            if old is None or not own.may_use(nic):
-                continue
-            for field in ("rx_bytes", "tx_bytes"):
-                new, was = nic.get(field), old.get(field)
-                if isinstance(new, int) and isinstance(was, int) and new >= was:
-                    grew = (grew or 0.0) + (new - was)
-        if grew is None:
+        moved = [
+            count for port in ev.derive(ports).get(node, ()) if port.the_jobs and (count := port.growth()) is not None
+        ]
+        if not moved:
             continue
+        grew = sum(moved)
         used += [a, b]
         if grew / window >= ev.limit("payload_floor_bytes_per_s"):
             return [f"{grew / window / 1e6:.2g} MB/s of payload on the fabric of {node}"], [], [a, b]
@@ -177,6 +131,8 @@ def _silent_log_age(ev: Evidence) -> float | None:
 @fact("progress.advancing", type="bool")
 def advancing(ev: Evidence) -> Fact:
     """Does the job make progress? One positive sign is yes; no needs time; otherwise unknown."""
+    if ev.span.over:
+        return unknown("the attempt has ended")
     found = ev.derive(pulse)
     provenance = ev.seen(*found.provenance[:8])
     too_old = found.age_s is not None and found.age_s > found.limit_s
@@ -194,7 +150,9 @@ def advancing(ev: Evidence) -> Fact:
         )
     if found.age_s is not None:
         return unknown(f"last step {found.age_s:.0f}s ago, which is under the limit of {found.limit_s:.0f}s")
-    return unknown("no step, record or fabric counter was seen twice")
+    once = only_look(ev)
+    return unknown("no dated step was seen, and one look shows nothing move" if once else
+                   "no step, record or fabric counter was seen twice")  # fmt: skip
 
 
 @fact("progress.stall_age_s", type="number", unit="s")

@@ -211,6 +211,10 @@ class _Drawing:
             # Several of one unit that are left behind while few have finished: a path rather than those devices.
             if not peers or (len(ranks) > 1 and len(ranks) * 2 > len(peers)):
                 continue
+            # A member that died in the middle of it leaves it done on some and open on those behind it: where one has no
+            # dump, the open ones may be its victims.
+            if any(member not in self.views for member in info.members):
+                continue
             for rank in ranks:
                 sig = self._head(rank).sig
                 if exchange(sig):

@@ -86,7 +86,7 @@ RANK_ROW = record(
         "group_rank": RANK, "pid": PID, "top_pid": PID, "ppid": PID, "ns_pid": PID, "uid": UID, "state": WORD,
         "wchan": WORD, "cmd": LINE, "start_s": TIME, "start_ticks": COUNT, "threads": COUNT, "utime_s": number(),
         "stime_s": number(), "rchar": COUNT, "wchar": COUNT, "read_bytes": COUNT, "write_bytes": COUNT,
-        "children": each(PROCESS), "env": ENV,
+        "tracer_pid": PID, "tracer": WORD, "children": each(PROCESS), "env": ENV,
     }
 )  # fmt: skip
 RANKS = record(
@@ -135,7 +135,7 @@ JOBLOG = record(
         "first_at": TIME, "newest_at": TIME, "zone": WORD, "offset_s": SPAN, "lines": COUNT, "tail": each(LINE),
         "iterations": record(
             {
-                "source": WORD, "prefix": WORD, "total": COUNT, "last_line_no": COUNT,
+                "source": WORD, "prefix": WORD, "total": COUNT, "last_line_no": COUNT, "lines": each(COUNT, 20_000),
                 "series": each(row(whole(0, 10**15), maybe(TIME), maybe(number(0.0, 1e12))), 20_000),
             }
         ),
@@ -202,11 +202,42 @@ FLIGHT_RECORDER = record(
     }
 )  # fmt: skip
 
+GROWTH = record(
+    {
+        "path": LINE, "kind": WORD, "files_new": COUNT, "bytes_grown": COUNT, "newest_at": TIME, "truncated": flag,
+        "why": LINE, "shared_with": COUNT,
+    }
+)  # fmt: skip
+ACTIVITY = record(
+    {
+        "window_s": number(0.0, 3600.0),
+        "ranks": each(
+            record(
+                {
+                    "rank": must(RANK), "pid": PID, "compiler_cpu_s": number(), "cpu_s": number(),
+                    "compilers": each(record({"pid": PID, "comm": WORD, "state": WORD, "cpu_s": number()}), 256),
+                    "caches": each(GROWTH, 256), "folders": each(GROWTH, 256), "read_bytes_grown": COUNT,
+                    "write_bytes_grown": COUNT, "rchar_grown": COUNT, "wchar_grown": COUNT, "progress_line": LINE,
+                    "progress_moved": flag,
+                }
+            )
+        ),
+        "unseen": each(record({"rank": RANK, "pid": PID, "why": LINE})),
+    }
+)  # fmt: skip
+
+WAY = each(
+    record({"address": must(WORD), "result": must(WORD), "errno": whole(0, 4096), "took_s": number(), "banner": flag})
+)
+PEERS = record(
+    {"targets": each(record({"node": must(WORD), "management": WAY, "fabric": WAY})), "truncated": flag}
+)  # fmt: skip
+
 CONTACT = record({"phase": WORD, "error": LINE, "banner": LINE, "fingerprint": LINE, "seconds": named(SPAN, 64)})
 
 SHAPES: Mapping[str, Check] = {
     "contact": CONTACT, "reach": REACH, "ranks": RANKS, "kernel": KERNEL, "nic": NIC, "joblog": JOBLOG, "steps": STEPS,
-    "flight_recorder": FLIGHT_RECORDER,
+    "flight_recorder": FLIGHT_RECORDER, "activity": ACTIVITY, "peers": PEERS,
 }  # fmt: skip
 _UNKNOWN = record({})
 

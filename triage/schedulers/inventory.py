@@ -7,8 +7,10 @@
       "gpu[001-004]": {address: "127.0.0.1", port: 2201, user: oncall, fabric: ["10.88.0.11:22"], state: idle}
     ssh: {key: ~/.ssh/id_ed25519, known_hosts: ~/.ssh/known_hosts}
 
-Only `nodes` is required. Every mistake is one line with the place where it stands.
-What can fool it: an inventory of yesterday. The nodes are asked; what they do not confirm is not believed.
+Only `nodes` is required. Every mistake is one line with the place where it stands. Times that contradict each other are a
+mistake of the one job: it is refused when it is asked for, and the other jobs of the file are not.
+What can fool it: an inventory of yesterday (the nodes are asked, and processes that are not of this attempt are told); local
+time written with a Z, which puts evidence outside of the attempt: what begins in the future is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from triage.schedulers.hostlist import expand
 _JOB_KEYS = {"nodes", "log", "state", "started", "ended", "cluster", "match", "user", "restart", "deadline"}
 _HOST_KEYS = {"address", "port", "user", "fabric", "state", "reason"}
 _STATES = ("running", "pending", "suspended", "completing", "ended", "unknown")
+# Clocks of a login node and of whoever wrote the file differ by seconds, zones by half an hour at least.
+AHEAD_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,12 @@ class Inventory:
     jobs: Mapping[str, Job] = field(default_factory=dict)
     access: Access = Access()
     origin: str = ""
+    mistakes: Mapping[str, str] = field(default_factory=dict)  # job -> why its times cannot be
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # job -> what is missing and will be missed
 
     def job(self, job_id: str) -> Job:
+        if job_id in self.mistakes:
+            raise ConfigError(self.mistakes[job_id])
         if job_id in self.jobs:
             return self.jobs[job_id]
         near = difflib.get_close_matches(job_id, self.jobs, n=1)
@@ -56,8 +64,8 @@ def from_nodes(job_id: str, node_list: str) -> Job:
     return Job(job_id, "nodes", tuple(Node(name) for name in expand(node_list)))
 
 
-def parse(text: str, origin: str) -> Inventory:
-    """Read an inventory. `origin` is the file's name, for messages."""
+def parse(text: str, origin: str, now: float | None = None) -> Inventory:
+    """Read an inventory. `origin` is the file's name, for messages; `now` (epoch s) finds times of the future."""
     try:
         document = read_yaml(text, number_keys=True)
     except ConfigError as error:
@@ -72,7 +80,44 @@ def parse(text: str, origin: str) -> Inventory:
     if not jobs:
         raise ConfigError(f"{origin}: no jobs in it; see `man triage-frozen-job`, INVENTORY")
     ssh = _mapping(top.get("ssh") or {}, f"{origin}: ssh", {"key", "known_hosts"})
-    return Inventory(jobs, Access(_texts(ssh.get("key"), origin), _texts(ssh.get("known_hosts"), origin)), origin)
+    mistakes = {name: why for name, job in jobs.items() if (why := _contradiction(job, f"{origin}: job {name}", now))}
+    notes = {name: told for name, job in jobs.items() if (told := _missing(job, f"{origin}: job {name}"))}
+    access = Access(_texts(ssh.get("key"), origin), _texts(ssh.get("known_hosts"), origin))
+    return Inventory(jobs, access, origin, mistakes, notes)
+
+
+def _contradiction(job: Job, where: str, now: float | None) -> str:
+    """Why this job's state and times cannot all be true, in one line; "" if they can."""
+    started, ended = job.attempt.started, job.attempt.ended
+    if started is not None and ended is not None and ended < started:
+        return f"{where}: it ended before it started; write the times of one attempt"
+    if ended is not None and job.state in ("running", "suspended"):
+        return f"{where}: state {job.state} and an end; leave one out (a wall-time limit is `deadline`)"
+    for name, at in (("started", started), ("ended", ended)):
+        if (
+            at is not None
+            and now is not None
+            and at > now + AHEAD_S
+            and not (name == "started" and job.state == "pending")
+        ):
+            ahead = at - now
+            by = f"{ahead / 60:.0f}m" if ahead < 7200 else f"{ahead / 3600:.0f}h"
+            hint = "a wall-time limit is `deadline`" if name == "ended" else "is it local time? Z is UTC"
+            return f"{where}: {name} lies {by} ahead of this machine's clock; {hint}"
+    return ""
+
+
+def _missing(job: Job, where: str) -> tuple[str, ...]:
+    """What is allowed to be missing, and what cannot be told without it."""
+    out = []
+    if job.attempt.restart and job.attempt.started is None:
+        out.append(
+            f"{where}: restart {job.attempt.restart} without `started`: what its log holds of earlier attempts is told "
+            "apart by the start of its processes only"
+        )
+    if job.state == "ended" and job.attempt.ended is None:
+        out.append(f"{where}: state ended without `ended`: what came after its end cannot be told apart from it")
+    return tuple(out)
 
 
 def _hosts(entries: Mapping[str, Any], origin: str) -> dict[str, dict[str, Any]]:
@@ -94,12 +139,13 @@ def _job(job_id: str, entry: Mapping[str, Any], hosts: Mapping[str, Mapping[str,
     if not names:
         raise ConfigError(f'{where}: nodes is empty; write for example nodes: "gpu[001-004]"')
     expanded = [name for text in names for name in _expand(text, where)]
-    state = str(entry.get("state", "running"))
+    started, ended = (_time(entry.get(name), where, name) for name in ("started", "ended"))
+    state = str(entry.get("state", "running" if ended is None else "ended"))
     if state not in _STATES:
         raise ConfigError(f"{where}: state {state!r} is not one of {', '.join(_STATES)}")
     match = _mapping(entry.get("match") or {}, f"{where}: match", None)
-    restart = entry.get("restart", 0)
-    if not isinstance(restart, int) or isinstance(restart, bool) or restart < 0:
+    restart = entry.get("restart")
+    if restart is not None and (not isinstance(restart, int) or isinstance(restart, bool) or restart < 0):
         raise ConfigError(f"{where}: restart {restart!r} is not a count")
     return Job(
         id=job_id,
@@ -107,9 +153,7 @@ def _job(job_id: str, entry: Mapping[str, Any], hosts: Mapping[str, Mapping[str,
         nodes=tuple(_node(name, hosts.get(name, {}), where) for name in dict.fromkeys(expanded)),
         cluster=str(entry.get("cluster", "")),
         state=state,
-        attempt=Attempt(
-            restart, _time(entry.get("started"), where, "started"), _time(entry.get("ended"), where, "ended")
-        ),
+        attempt=Attempt(restart, started, ended),
         log=str(entry.get("log") or ""),
         user=str(entry.get("user") or ""),
         match={str(k): str(v) for k, v in match.items()},

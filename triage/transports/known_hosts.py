@@ -25,6 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from triage import ownfiles
+
+MAX_FILE = 64 << 20
 Judgement = Literal["known", "unknown", "other_type", "mismatch", "revoked"]
 
 
@@ -66,6 +69,7 @@ class KnownHosts:
     """All entries of some known_hosts files. `problems` are lines and files that could not be used."""
 
     problems: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)  # files that did not answer
     _exact: dict[str, list[Entry]] = field(default_factory=dict)
     _patterns: list[Entry] = field(default_factory=list)
     _hashed: list[Entry] = field(default_factory=list)
@@ -77,7 +81,10 @@ class KnownHosts:
         index = cls()
         for path in paths:
             try:
-                text = Path(path).expanduser().read_bytes().decode("utf-8", "replace")
+                text = ownfiles.read(str(Path(path).expanduser()), MAX_FILE).decode("utf-8", "replace")
+            except ownfiles.TooSlow as exc:
+                index.silent.append(str(exc))
+                continue
             except OSError as exc:
                 index.problems.append(f"{path}: {exc.strerror}")
                 continue

@@ -1,7 +1,7 @@
 """SSH by paramiko: one process, a thread or two per node, every phase with a deadline and a name.
 
 Options (the inventory's `ssh:` map): `key` (a path or list of paths; without it the agent and ~/.ssh/id_*),
-`known_hosts` (a path or list; without it ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts), `user`, `agent: false`,
+`known_hosts` (a path or list, which may be empty; without it ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts), `user`, `agent: false`,
 `limits` (seconds per phase, over PHASE_S).
 ~/.ssh/config is not read: paramiko would misread parts of it (notes/fanout-and-schedulers.md 2).
 
@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import paramiko
 
+from triage import ownfiles
 from triage.errors import ConfigError
 from triage.model import Node
 from triage.transports.base import Contact, Unreached, left, plain
@@ -149,6 +150,11 @@ class SshTransport:
     def problems(self) -> list[str]:
         """What could not be used of the known_hosts and key files."""
         return [*self._hosts.problems, *self._identities.problems]
+
+    @property
+    def silent(self) -> list[str]:
+        """Which of our own files, and whether the agent, did not answer."""
+        return [*self._hosts.silent, *self._identities.silent]
 
     def open(self, node: Node, command: str, deadline: float, contact: Contact) -> SshSession:
         address = node.address or node.name
@@ -351,7 +357,8 @@ def make(options: Mapping[str, Any]) -> SshTransport:
     """Read keys and known_hosts once. ConfigError if there is no usable key."""
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # phases and reasons are told by us, once
     usual = [os.path.expanduser("~/.ssh/known_hosts"), "/etc/ssh/ssh_known_hosts"]
-    files = _paths(options, "known_hosts") or [path for path in usual if os.path.exists(path)]
+    named = "known_hosts" in options  # also by none: those that there are do not answer
+    files = _paths(options, "known_hosts") if named else [path for path in usual if ownfiles.exists(path)]
     identities = Identities.load(_paths(options, "key"), agent=options.get("agent", True) is not False)
     user = str(options.get("user") or "") or _own_name()
     return SshTransport(KnownHosts.load(files), identities, user, _limits(options))

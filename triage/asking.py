@@ -1,0 +1,114 @@
+"""Whom a question asks with a costly probe, and with which arguments: the suspects that answer, and some of their peers.
+
+    plan(request, evidence) -> {"gpu002": {"window_s": 1.5, "ranks": [{"rank": 2, "pid": 1002}]}}
+
+A probe that needs no more than the playbook's own arguments (`ask_for: {args: ...}`) needs nothing here. One that must be
+told what to look at (which processes, which neighbours) has an entry in ASKED: its defaults, which the playbook may
+override, and a function that makes of the evidence what only this run knows, which it may not. Pure: it asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from triage.facts.evidence import Evidence
+from triage.facts.peers import answering, fabric, management
+from triage.facts.ranktable import RankRow, rank_table
+from triage.facts.registry import other
+from triage.model import Node
+from triage.tree.walk import Request
+
+Item = TypeVar("Item")
+Args = dict[str, Any]
+Maker = Callable[[Request, Evidence, str], Args | None]  # of one node; None: it has nothing to say to this
+
+MOST_TARGETS = 64  # of the `peers` probe, which connects to all of them at once
+CONTROLS = 2  # among them nodes that answer us: a peer that reaches none says nothing of the silent ones
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a probe is told: `defaults` < the playbook's arguments < what `make` says of one node."""
+
+    make: Maker
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def plan(request: Request, ev: Evidence) -> dict[str, Args]:
+    """node -> the arguments of the probe there. Empty where nobody who could tell answers us."""
+    asked = ASKED.get(request.probe, Asked(lambda request, ev, node: {}))
+    out: dict[str, Args] = {}
+    for node in whom(request, ev):
+        ours = asked.make(request, ev, node)
+        if ours is not None:
+            out[node] = {**asked.defaults, **request.args, **ours}
+    return out
+
+
+def whom(request: Request, ev: Evidence) -> list[str]:
+    """The suspects that answer, then `request.peers` others: spread over the job, so that no one rack speaks alone."""
+    suspected = {part.node for part in request.parts}
+    # Who went silent between the looks would only cost the time that the others need.
+    lost = {part.node for part in other(ev, "hosts.lost").parts}
+    healthy = [node.name for node in ev.derive(answering)]
+    peers = [name for name in healthy if name not in suspected and name not in lost]
+    return [*(name for name in healthy if name in suspected), *spread(peers, request.peers)]
+
+
+def spread(items: Sequence[Item], count: int) -> list[Item]:
+    """`count` of them and always the same ones: the first, the last, and evenly between."""
+    if count <= 1 or count >= len(items):
+        return list(items[: max(0, count)])
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+
+
+# ---------------------------------------------------------------- what each probe must be told
+
+
+def _rows(ev: Evidence) -> dict[str, list[RankRow]]:
+    """node -> its live ranks."""
+    found: dict[str, list[RankRow]] = {}
+    for row in ev.derive(rank_table).rows.values():
+        if row.node and row.alive:
+            found.setdefault(row.node, []).append(row)
+    return found
+
+
+def _processes(rows: Sequence[RankRow]) -> list[dict[str, Any]]:
+    return [{"rank": row.rank, "pid": row.pid} for row in rows]
+
+
+def _dumps(request: Request, ev: Evidence, node: str) -> Args | None:
+    """All live ranks of the node: each has a flight recorder of its own."""
+    return {"ranks": _processes(ev.derive(_rows).get(node, []))}
+
+
+def _activity(request: Request, ev: Evidence, node: str) -> Args | None:
+    """The suspected ranks of the node; all of its ranks where it is a peer, or suspected as a whole."""
+    suspected = {part.rank for part in request.parts if part.node == node and part.rank is not None}
+    rows = [row for row in ev.derive(_rows).get(node, []) if row.rank in suspected or not suspected]
+    return {"ranks": _processes(rows)} if rows else None
+
+
+def _peers(request: Request, ev: Evidence, node: str) -> Args | None:
+    """The suspects' addresses, and those of some nodes that answer us: whether this peer's own fabric works."""
+    suspected = {part.node for part in request.parts} - {node}
+    suspects = [each for each in ev.job.nodes if each.name in suspected]
+    suspects.sort(key=lambda each: not each.fabric)  # if they are too many: those that can be judged
+    healthy = [n for n in ev.derive(answering) if n.fabric and n.name != node and n.name not in suspected]
+    controls = spread(healthy, CONTROLS)
+    targets = [*controls, *suspects[: MOST_TARGETS - len(controls)]]
+    return {"targets": [_target(each) for each in targets]} if suspects else None
+
+
+def _target(node: Node) -> dict[str, Any]:
+    return {"node": node.name, "management": [management(node)], "fabric": list(fabric(node))}
+
+
+ASKED: Mapping[str, Asked] = {
+    "flight_recorder": Asked(_dumps, {"wait_s": 6.0}),
+    "activity": Asked(_activity, {"window_s": 1.5}),
+    "peers": Asked(_peers, {"timeout_s": 2.0}),
+}
