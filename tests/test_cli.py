@@ -38,6 +38,9 @@ def inventory(tmp_path):
         (["frozen-job", "1", "--nodes", "n1", "--transport", "carrier-pigeon"], 2, "no transport is called"),
         (["frozen-job", "1", "--nodes", "n1", "--timeout", "0.5"], 2, "between 2 and 3600"),
         (["frozen-job", "1", "--nodes", "n1", "--profile", "/nowhere"], 3, "profile /nowhere"),
+        (["frozen-job", "1", "--nodes", "n1", "--looks", "0"], 2, "Invalid value for '--looks': 0"),
+        (["frozen-job", "1", "--nodes", "n1", "--looks", "3"], 2, "Invalid value for '--looks': 3"),
+        (["frozen-job", "1", "--nodes", "n1", "--looks", "x"], 2, "Invalid value for '--looks': 'x'"),
         (["frozen-job"], 2, "Missing argument"),
         (["frozen-job", "1", "--nods", "n1"], 2, "No such option"),
         (["frozen-jb"], 2, "No such command"),
@@ -55,6 +58,7 @@ def test_every_mistake_is_told_in_one_line_with_its_exit_code(words, code, says,
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 
 
@@ -233,3 +237,35 @@ def test_a_log_that_moves_while_no_node_answers_is_healthy_with_a_finding(tmp_pa
     assert done.returncode == 0, done.stderr
     assert report["verdict"]["cause"] == "healthy/unreachable"
     assert [f["part"] for f in report["findings"] if f["class"] == "node"] == ["n1, n2"]
+
+
+def test_one_look_is_one_in_the_report_the_case_and_its_replay_and_is_repeated_by_the_line_that_looks_again(tmp_path):
+    # This very machine, and a job that has no process on it.
+    path = tmp_path / "i.yaml"
+    path.write_text('jobs:\n  "7": {nodes: n1, match: {SLURM_JOB_ID: "of nobody"}}\n')
+    state = {"TRIAGE_STATE_DIR": str(tmp_path / "state")}
+    words = ["frozen-job", "7", "--inventory", path, "--transport", "local", "--output", "json"]
+    done = triage(*words, "--looks", "1", env=state)
+    report = json.loads(done.stdout)
+    assert done.returncode == report["exit_code"], done.stderr
+    assert "second look" not in done.stderr and "window" not in report["took_s"]
+    again = [command["run"] for command in report["commands"] if command["run"].startswith("triage frozen-job")]
+    assert again == [f"triage frozen-job 7 --inventory {path} --transport local --looks 1"]
+    assert any("one look only" in finding["text"] for finding in report["findings"])
+    (case,) = (tmp_path / "state" / "cases").iterdir()
+    assert json.loads((case / "case.json").read_text())["looks"] == 1
+    assert json.loads((case / "facts.json").read_text())["seen.looks"]["value"] == 1
+    assert json.loads(triage("replay", case, "--output", "json", env=state).stdout) == report
+
+
+@pytest.mark.parametrize(("told", "kept"), [(1, 1), (2, 2), (0, 2), (3, 2), (True, 2), ("1", 2), (None, 2)])
+def test_a_case_of_somebody_else_had_one_look_or_two(told, kept, tmp_path):
+    import shutil
+    from pathlib import Path
+
+    from triage import case as cases
+
+    shutil.copytree(Path(__file__).parent / "captures" / "cases" / "dead-rank", tmp_path / "case")
+    head = json.loads((tmp_path / "case" / "case.json").read_text())
+    (tmp_path / "case" / "case.json").write_text(json.dumps({**head, "looks": told}))
+    assert cases.read(tmp_path / "case").looks == kept

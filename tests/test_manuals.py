@@ -81,3 +81,14 @@ def test_pages_that_are_named_exist(path):
     for name, section in re.findall(r"^\.BR (triage[a-z\\-]*) \((\d)\)", path.read_text(), re.MULTILINE):
         plain = name.replace("\\", "")
         assert (MAN / f"{plain}.{section}").exists(), f"{path.name} names {plain}({section})"
+
+
+def test_every_leaf_that_is_no_shrug_is_on_the_page_of_the_verdicts():
+    from triage.conclude import _playbooks
+    from triage.investigate import probe_names, shipped_playbooks
+
+    texts = {name: body for name, body in shipped_playbooks().items() if name != "costs"}
+    books = _playbooks(tuple(sorted(texts.items())), probe_names())
+    leaves = {leaf for book in books.values() for leaf in book.verdicts if not leaf.startswith("inconclusive/")}
+    page = text("triage-verdicts.7")
+    assert not [leaf for leaf in sorted(leaves) if leaf not in page]

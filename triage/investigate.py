@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from triage import __version__, asking, ownfiles
+from triage import __version__, asking, ownfiles, ownlog
 from triage.case import CaseFile, CaseWriter, new_id
 from triage.conclude import Outcome, conclude, playbooks_of, thresholds
 from triage.cost.profile import load_profile
@@ -35,7 +35,6 @@ from triage.tree.walk import Request
 CONNECT_S, LOOK_A_S, LOOK_B_S, COSTLY_S = 10.0, 15.0, 10.0, 20.0
 WINDOW_MIN_S, WINDOW_MAX_S, WINDOW_UNKNOWN_S, WINDOW_STEPS = 1.0, 20.0, 8.0, 3.0
 RUN_S, RUN_LARGE_S, LARGE_NODES = 60.0, 120.0, 128
-LOG_PATIENCE_S = 4.0
 
 LOOKS = {"A": "first look", "B": "second look", "C": "flight recorders read"}
 
@@ -236,25 +235,33 @@ def _gather(run: _Run, fleet: Any) -> None:
     Our own reading of the job log comes after the nodes': a step that ended while they were asked is then in it.
     """
     say = run.options.say
+    # A node that is silent may hold the first line back for the whole of CONNECT_S: words come before it.
+    count = len(run.job.nodes)
+    say(f"job {run.job.id} {run.job.state}: asking {count} node{'' if count == 1 else 's'}")
     since = time.monotonic()
     fleet.open(min(CONNECT_S, run.left()))
     run.phase("connect", since)
     answered = {s.node for s in run.samples if s.probe == "contact" and s.status == "ok"}
     since = time.monotonic()
-    ours = own_log(run)
-    args = _args(run, CHEAP_A, with_log=ours == "absent")
-    fleet.look("A", args, min(LOOK_A_S, run.left()))
-    if ours != "timeout":
-        read_own_log(run, "A")
+    path, started = run.job.log, run.job.attempt.started
+    unread = ownlog.readable(path)
+    stood_still = unread is not None and unread.status == "timeout"
+    if unread is not None and path:
+        run.keep(unread)
+    if stood_still and unread is not None:
+        say(f"the job log {unread.notes[0]}: shared storage may be stuck")
+    fleet.look("A", _args(run, CHEAP_A, with_log=unread is not None and not stood_still), min(LOOK_A_S, run.left()))
+    if unread is None:
+        run.keep(ownlog.read(path, "A", started))
     run.phase("look_a", since)
     evidence = run.evidence()
     _refuse_two_jobs(evidence)
     change = evidence.derive(job_change)
     step = change.now if change else None
     say(first_line(evidence, len(answered), step))
-    if not answered and (not run.job.log or ours == "timeout"):
+    if not answered and (not path or stood_still):
         return  # nothing will move that we could see
-    if ours == "timeout":
+    if stood_still:
         # On storage that stands still this probe takes all its time: not before the first words.
         since = time.monotonic()
         fleet.look("A", _args(run, (), with_log=True), min(LOOK_B_S, run.left()))
@@ -266,7 +273,8 @@ def _gather(run: _Run, fleet: Any) -> None:
     time.sleep(min(window, run.left()))
     run.phase("window", since)
     since = time.monotonic()
-    read_own_log(run, "B")
+    if path:
+        run.keep(ownlog.read(path, "B", started, stood_still=stood_still))
     own = any(s.probe == "joblog" and not s.node and s.status == "ok" for s in run.samples)
     fleet.look("B", _args(run, CHEAP_B, with_log=not own), min(LOOK_B_S, run.left()))
     run.phase("look_b", since)
@@ -292,44 +300,6 @@ def _args(run: _Run, names: tuple[str, ...], *, with_log: bool) -> dict[str, dic
             "series": 400,
         }
     return args
-
-
-def own_log(run: _Run) -> str:
-    """Can our own machine read the job log? "ok", "absent" (or no file of ours to read), "timeout": then it is noted."""
-    path = run.job.log
-    try:
-        if not path or not ownfiles.opens_plain(path):
-            return "absent"
-    except ownfiles.TooSlow as error:
-        run.options.say(f"the job log {error}: shared storage may be stuck")
-        run.keep(Sample("joblog", "", "A", "timeout", {}, received=time.time(), notes=(str(error),)))
-        return "timeout"
-    return "ok"
-
-
-def read_own_log(run: _Run, look: str) -> None:
-    """The job log as our own machine sees it, read by a child that is not waited for beyond its deadline."""
-    from triage.probes import joblog
-    from triage.readers.signatures import for_probe
-
-    path, job = run.job.log, run.job
-    if not path:
-        return
-    signatures = for_probe("joblog")
-    stood_still = any(s.probe == "joblog" and not s.node and s.status == "timeout" for s in run.samples)
-
-    def work() -> bytes:
-        return json.dumps(joblog.read_log(path, signatures, since=job.attempt.started)).encode()
-
-    data: dict[str, Any] = {}
-    status, note = "ok", ""
-    try:
-        data = json.loads(ownfiles.compute(work, path, None if stood_still else LOG_PATIENCE_S))
-    except ownfiles.TooSlow as error:
-        status, note = "timeout", str(error)
-    except OSError as error:
-        status, note = "absent", f"{path}: {error.strerror or error}"
-    run.keep(Sample("joblog", "", look, status, data, received=time.time(), notes=(note,) if note else ()))
 
 
 def _refuse_two_jobs(evidence: Evidence) -> None:

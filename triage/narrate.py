@@ -144,10 +144,13 @@ def unknowns(case: CaseFile, facts: Mapping[str, Fact], found: Conclusion) -> tu
             share = f"{1 - fact.value:.0%} of the kernel logs could not be read"
             missing.setdefault(name, Unknown(name, share))
     node, pid = _suspect(case, facts, found)
+    silent = {part.node for part in facts["hosts.silent"].parts}
     out: list[Unknown] = []
     for name, unknown in missing.items():
         tells, command = LEARN.get(name, (unknown.tells, None))
         run = None
+        if command is not None and "{node}" in command and node in silent:
+            tells, command = f"{tells} ({node} does not answer: its console or BMC would tell)", None
         has = {"{node}": node, "{pid}": pid, "{again}": case.again}
         if command is not None and all(value for slot, value in has.items() if slot in command):
             run = command.format(node=shlex.quote(node or ""), pid=pid, again=case.again)

@@ -235,10 +235,10 @@ def _read(path: str, limit: int = LIMIT, tail: bool = False, follow: bool = True
     # O_NONBLOCK: a FIFO put in the place of a file must not hold us.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
+    info = os.fstat(descriptor)
+    if not follow and not stat.S_ISREG(info.st_mode):
+        raise ValueError("is not a plain file")
     with os.fdopen(descriptor, "rb", buffering=0) as file:
-        info = os.fstat(descriptor)
-        if not follow and not stat.S_ISREG(info.st_mode):
-            raise ValueError("is not a plain file")
         if tail:
             file.seek(max(0, info.st_size - limit))
         while limit > 0 and (piece := file.read(min(PIECE, limit))):

@@ -6,12 +6,12 @@ import pytest
 from written_dumps import WAITS, add_dumps, everyone, ranks_of, report
 from written_evidence import NOW, World, exit_line
 from written_logs import (
-    START,
     UNDATED_START,
     block,
     failed,
     log_sample,
     stamp,
+    start,
     step,
     steps,
     stops,
@@ -174,11 +174,11 @@ OLD = [*steps(1, 40, NOW - 5000), failed(NOW - 4990, -9, 1, 4005)]  # an attempt
 
 
 def test_steps_of_an_earlier_attempt_do_not_say_that_a_collective_ever_worked():
-    w = log(World().processes(), OLD, [START, "loading checkpoint from /ckpt at iteration 30"])
+    w = log(World().processes(), OLD, [start(NOW - 3510), "loading checkpoint from /ckpt at iteration 30"])
     add_dumps(w, everyone(["0 1 all_reduce open"]))
     assert value(w, "progress.collective_ever") is False
     assert value(w, "progress.last_step") is None
-    w = log(World().processes(), OLD, [START], steps(31, 5, NOW - 100))
+    w = log(World().processes(), OLD, [start(NOW - 3510)], steps(31, 5, NOW - 100))
     assert value(w, "progress.collective_ever") is True and value(w, "progress.last_step") == 35
 
 
@@ -217,6 +217,7 @@ def test_a_log_whose_zone_is_not_known_is_cut_by_the_order_of_its_lines_only():
         steps(1, 40, NOW - 100 - 7200),
         [UNDATED_START],
         steps(41, 3, NOW - 60 - 7200),
+        ["a last line without a date"],
         zone_told=False,
     )
     assert w.samples[-1].data["zone"] == "unknown" and value(w, "pace.steps") == 3
@@ -236,7 +237,7 @@ def test_workers_that_were_started_again_within_the_attempt_leave_the_exits_befo
     w = World(started=BEGAN)
     w.dead = {5: "A"}
     w.processes()
-    log(w, steps(1, 50, NOW - 3600), [failed(NOW - 3599, -9, 1, 1005)], [START], steps(40, 50, NOW - 100))
+    log(w, steps(1, 50, NOW - 3600), [failed(NOW - 3599, -9, 1, 1005)], [start(NOW - 3510)], steps(40, 50, NOW - 100))
     assert value(w, "hard.events") == 0 and value(w, "pace.steps") == 50
 
 
@@ -262,7 +263,7 @@ def test_what_the_scheduler_requeued_is_over():
 
 def test_a_checkpoint_that_an_earlier_attempt_began_is_no_phase_of_this_one():
     save = "saving checkpoint at iteration      40 to /ckpt in torch_dist format"
-    w = log(World().processes(), steps(1, 40, NOW - 5000), [save, failed(NOW - 4990, -9, 1, 4005), START])
+    w = log(World().processes(), steps(1, 40, NOW - 5000), [save, failed(NOW - 4990, -9, 1, 4005), start(NOW - 3510)])
     assert value(w, "busy.phase") == "none"
     restore = "loading checkpoint from /ckpt at iteration 30"
     assert value(log(World().processes(), OLD, [UNDATED_START, restore]), "busy.phase") == "restore"
@@ -339,7 +340,11 @@ def oom_world(*extra, pid=4005, kill_at=LAST + 0.5, exit_at=LAST + 0.8, node="gp
     w = ended(World()).processes()
     lines = [*steps(1, 50, LAST)]
     if logged:
-        lines += [failed(exit_at, -9, 1, 4005), stops(exit_at, 4004), *block("gpu003.cluster.local", 5, 1, -9, 4005)]
+        lines += [
+            failed(exit_at, -9, 1, 4005),
+            stops(exit_at, 4004),
+            *block(exit_at, "gpu003.cluster.local", 5, 1, -9, 4005),
+        ]
     log(w, lines, list(extra))
     return kernel(w, node, *([oom(kill_at, pid)] if killed else []))
 
@@ -378,14 +383,26 @@ def test_the_launchers_line_alone_is_told_as_a_lead_and_not_agreed_upon():
 @pytest.mark.parametrize("when", [ENDED + 299, ENDED + 301])
 def test_evidence_counts_until_five_minutes_after_the_end(when):
     w = ended(World()).processes()
-    log(w, steps(1, 50, when - 1), [failed(when + 0.3, -9, 1, 4005), *block("gpu003", 5, 1, -9, 4005)], mtime=when + 1)
+    log(
+        w,
+        steps(1, 50, when - 1),
+        [failed(when + 0.3, -9, 1, 4005), *block(when + 0.3, "gpu003", 5, 1, -9, 4005)],
+        mtime=when + 1,
+    )
     inside = when + 0.3 < ENDED + 300
     assert value(kernel(w, "gpu003", oom(when)), "hard.events") == (1 if inside else 0)
 
 
 def test_the_end_of_a_later_attempt_in_the_same_log_is_not_this_ones():
     later = ENDED + 1000
-    w = oom_world(*[START, *steps(30, 50, later), failed(later + 1, -9, 0, 7002), *block("gpu002", 2, 0, -9, 7002)])
+    w = oom_world(
+        *[
+            start(later - 60),
+            *steps(30, 50, later),
+            failed(later + 1, -9, 0, 7002),
+            *block(later + 1, "gpu002", 2, 0, -9, 7002),
+        ]
+    )
     w.samples = [s for s in w.samples if s.probe != "kernel"]
     for name, events in (("gpu002", [oom(later + 0.5, 7002)]), ("gpu003", [oom(LAST + 0.5, 4005)])):
         w.add("kernel", name, "A", {"readable": True, "events": events})
@@ -394,7 +411,7 @@ def test_the_end_of_a_later_attempt_in_the_same_log_is_not_this_ones():
 
 def test_what_ended_after_a_time_out_had_begun_is_a_consequence():
     # All ranks waited from LAST on; an operator (or a leak) ended one of them long after.
-    w = oom_world(timed_out(LAST + 600, 0, 600), kill_at=LAST + 30, exit_at=LAST + 30.3)
+    w = oom_world(timed_out(LAST + 200, 0, 200), kill_at=LAST + 30, exit_at=LAST + 30.3)
     assert value(w, "hard.events") == 0
     assert value(w, "hard.first_exit") == 0
 
@@ -425,7 +442,7 @@ def test_a_kill_and_slurms_own_count_name_the_node_and_no_rank():
 def test_a_killed_loader_worker_is_tied_to_the_rank_that_lost_it():
     lost = "[rank5]: RuntimeError: DataLoader worker (pid 4300) is killed by signal: Killed."
     w = ended(World()).processes()
-    log(w, steps(1, 50, LAST), [lost, failed(LAST + 4, 1, 1, 4005), *block("gpu003", 5, 1, 1, 4005)])
+    log(w, steps(1, 50, LAST), [lost, failed(LAST + 4, 1, 1, 4005), *block(LAST + 4, "gpu003", 5, 1, 1, 4005)])
     assert ranks_of(kernel(w, "gpu003", oom(LAST + 0.5, 4300)).fact("hard.oom")) == [5]
 
 
@@ -434,7 +451,7 @@ def test_an_exception_of_its_own_and_the_launchers_exit_code_agree_on_a_rank():
     log(
         w,
         steps(1, 50, LAST),
-        ['[rank5]: KeyError: "labels"', failed(LAST + 4, 1, 1, 4005), *block("gpu003", 5, 1, 1, 4005)],
+        ['[rank5]: KeyError: "labels"', failed(LAST + 4, 1, 1, 4005), *block(LAST + 4, "gpu003", 5, 1, 1, 4005)],
     )
     assert ranks_of(w.fact("hard.raised")) == [5] and "KeyError" in w.fact("hard.raised").text
     assert ranks_of(w.fact("hard.first_exit")) == [5] and value(w, "hard.first_agreed") is True
@@ -450,29 +467,29 @@ def test_an_exception_of_its_own_and_the_launchers_exit_code_agree_on_a_rank():
 )
 def test_an_exit_code_whose_rank_tells_no_exception_of_its_own_is_no_cause(said):
     w = ended(World()).processes()
-    log(w, steps(1, 50, LAST), [said, failed(LAST + 4, 1, 1, 4005), *block("gpu003", 5, 1, 1, 4005)])
+    log(w, steps(1, 50, LAST), [said, failed(LAST + 4, 1, 1, 4005), *block(LAST + 4, "gpu003", 5, 1, 1, 4005)])
     assert value(w, "hard.events") == 0 and value(w, "hard.first_exit") == 0
 
 
 def test_an_attempt_that_said_it_was_done_is_not_searched_for_a_dead_rank():
-    w = oom_world("[after training is done] datetime: 2026-11-30 21:40:01 ")
+    w = oom_world(f"[after training is done] datetime: {stamp(LAST + 1, '%Y-%m-%d %H:%M:%S')[:19]} ")
     assert value(w, "job.finished") is True and not report(w).culprits
 
 
 def test_an_ended_attempt_without_dates_in_its_log_tells_nothing():
     w = ended(World()).processes()
-    log(w, steps(1, 50, 0, dated=False), block("gpu003", 5, 1, -9, 4005))
+    log(w, steps(1, 50, 0, dated=False), block(LAST + 1, "gpu003", 5, 1, -9, 4005)[3:])
     assert value(w, "progress.last_step") is None and value(w, "hard.events") == 0
 
 
 def test_of_an_ended_attempt_whose_times_nobody_told_the_newest_start_on_counts():
     w = ended(World(), started=None, at=None).processes()
-    log(w, OLD, [START], steps(41, 5, LAST))
+    log(w, OLD, [start(LAST - 60)], steps(41, 5, LAST))
     assert value(w, "pace.steps") == 5
 
 
 def test_two_launchers_that_tell_of_ends_at_one_time_name_neither_first():
-    w = oom_world(failed(LAST + 0.9, -9, 0, 7002), *block("gpu002", 2, 0, -9, 7002), killed=False)
+    w = oom_world(failed(LAST + 0.9, -9, 0, 7002), *block(LAST + 0.9, "gpu002", 2, 0, -9, 7002), killed=False)
     assert value(w, "hard.first_exit") is None and "error of the clocks" in w.fact("hard.first_exit").reason
 
 
@@ -488,9 +505,9 @@ def test_a_task_line_of_srun_names_its_rank_only_where_tasks_are_ranks():
 
 def test_a_job_that_runs_and_whose_processes_are_all_gone_is_read_like_an_ended_one():
     w = World()
-    w.dead = {rank: "A" for rank in range(8)}
+    w.dead = dict.fromkeys(range(8), "A")
     w.processes()
-    log(w, steps(1, 50, NOW - 100), [failed(NOW - 99.2, -9, 1, 4005), *block("gpu003", 5, 1, -9, 4005)])
+    log(w, steps(1, 50, NOW - 100), [failed(NOW - 99.2, -9, 1, 4005), *block(NOW - 99.2, "gpu003", 5, 1, -9, 4005)])
     kernel(w, "gpu003", oom(NOW - 99.5))
     assert not w.evidence().derive(rank_table).rows
     assert ranks_of(w.fact("hard.oom")) == [5] and ranks_of(w.fact("hard.first_exit")) == [5]

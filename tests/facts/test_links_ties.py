@@ -3,7 +3,7 @@
 import written_dumps
 from written_dumps import add_dumps
 from written_evidence import exit_line
-from written_ports import DEVICE, LAST, MANAGEMENT, NETDEV, STALL, Roce, faces, sources, where
+from written_ports import DEVICE, LAST, MANAGEMENT, STALL, Roce, faces, sources, where
 
 from triage.facts import blame, flaps
 
@@ -170,9 +170,17 @@ def test_of_two_tied_ports_the_one_that_the_retries_outlast_is_left_out():
     assert where(made.fact("links.tied")) == A
 
 
-def test_over_tcp_an_outage_of_seconds_is_outlasted_by_nobody():
-    made = Roce(env={"NCCL_IB_HCA": "", "NCCL_IB_DISABLE": "1"}).outage("gpu002", STALL - 0.5, 200.0)
-    for name in made.world.names:
-        made.shows(name, faces()[1:], faces()[1:])
-    flapped, outlasted = made.facts("links.flapped_in_onset", "links.outlasted")
-    assert where(flapped) == [("gpu002", NETDEV)] and outlasted.value is not True
+def test_over_tcp_an_outage_of_minutes_may_still_be_waited_for(monkeypatch):
+    # TCP retries for a quarter of an hour; RDMA would have given up after 120 s at the latest.
+    monkeypatch.setattr(written_dumps, "GROUPS", PART)
+    programs = {rank: ["0 1 all_reduce", *(["1 1 all_reduce open"] if 2 <= rank <= 5 else [])] for rank in range(8)}
+    found = []
+    for over_tcp in (True, False):
+        env = {"NCCL_IB_HCA": "", "NCCL_IB_DISABLE": "1"} if over_tcp else {}
+        made = Roce(env={"NCCL_IB_TIMEOUT": "20", **env}).outage("gpu002", STALL - 0.5, 200.0)
+        for name in made.world.names if over_tcp else ():
+            made.shows(name, faces()[1:], faces()[1:])
+        w = add_dumps(made.made(), programs, created=LAST + 0.2)
+        assert [part.node for part in w.fact("links.tied").parts] == ["gpu002"]
+        found.append(w.fact("links.outlasted").value)
+    assert found == [None, True]

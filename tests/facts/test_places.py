@@ -28,10 +28,11 @@ def hosted(w):
     return {rank: row.node for rank, row in table.rows.items()}
 
 
-def words(*nodes, size=2):
+def words(*nodes, size=2, per=None):
     """Nodes n0, n1 … that show the ranks of their own block; None: says nothing."""
+    per = per or size
     return {
-        f"n{i}": Word(group, size, frozenset(range(group * size, (group + 1) * size)))
+        f"n{i}": Word(group, size, frozenset(range(group * per, (group + 1) * per)))
         for i, group in enumerate(nodes)
         if group is not None
     }
@@ -98,6 +99,8 @@ def test_nodes_with_unequal_numbers_of_ranks_have_no_order():
     assert order(words(0, 1, None, None), 4, world=7).homes == {}
     told = {**words(0, 1, None, None), "n2": Word(2, 4, frozenset({4, 5}))}
     assert order(told, 4).homes == {}
+    unsaid = words(0, 1, None, None, size=None, per=2)
+    assert order(unsaid, 4).homes and order(unsaid, 4, world=9).homes == {}
 
 
 def test_a_node_of_the_job_that_hosts_no_rank_is_not_given_any():
@@ -152,8 +155,9 @@ def test_a_node_that_tells_another_group_than_its_place_hides_the_places_and_cha
 
 
 def test_a_node_whose_ranks_contradict_each_other_hides_the_places():
-    w = silent("gpu002", "gpu003", change={7: {"group_rank": 2}})
+    w = silent("gpu002", "gpu003", nodes=6, change={7: {"group_rank": 2}})
     assert {hosted(w)[rank] for rank in (2, 3, 4, 5)} == {None}
+    assert hosted(silent("gpu002", "gpu003", nodes=6))[2] == "gpu002"
 
 
 @pytest.mark.parametrize("size", [1, 4, 0, -2, 257, 10**6, None, "2", True])
@@ -176,6 +180,14 @@ def test_most_nodes_out_of_order_are_an_order_of_their_own_and_no_liars():
                 w.add("ranks", name, look, {"ranks": mine, "sees_all": True, "own_uid": 0})
     assert w.fact("ranks.claimed_twice").value == 0
     assert hosted(w)[2] in (None, "gpu003") and hosted(w)[6] in (None, "gpu003")
+
+
+def test_where_as_many_nodes_leave_the_order_as_keep_it_the_order_judges_nobody():
+    told = words(0, 1, 2, 3, None)
+    told |= {f"n{i}": replace(told[f"n{i}"], ranks=told[f"n{i}"].ranks | {8 + i % 2}) for i in (2, 3)}
+    assert (order(told, 5).homes, order(told, 5).doubted) == ({}, {})
+    told = {**words(0, 1), "n2": replace(words(0, 1, 2)["n2"], ranks=frozenset({4, 5, 8}))}
+    assert list(order(told, 5).doubted) == [8]
 
 
 def test_the_order_is_the_schedulers_and_not_that_of_the_names():

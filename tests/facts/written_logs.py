@@ -40,11 +40,11 @@ def stops(at, pid):
     return f"W{glog(at)[1:]} Sending process {pid} closing signal SIGTERM"
 
 
-def block(host, rank, local, code, pid):
+def block(at, host, rank, local, code, pid):
     return [
         "Root Cause (first observed failure):",
         "[0]:",
-        "  time      : 2026-11-30_21:40:02",
+        f"  time      : {stamp(at, '%Y-%m-%d_%H:%M:%S')[:19]}",
         f"  host      : {host}",
         f"  rank      : {rank} (local_rank: {local})",
         f"  exitcode  : {code} (pid: {pid})",
@@ -57,7 +57,12 @@ def timed_out(at, rank, ran_s, seq=100):
     return f"{head} Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)={ran_s * 1000}) ran for {ran_s * 1000} milliseconds before timing out."
 
 
-START = "W1130 01:00:00.034000 4240 torch/distributed/run.py:774] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default"
+def start(at):
+    """What torchrun prints first."""
+    head = f"W{glog(at, 4240)[1:].split(' torch')[0]} torch/distributed/run.py:774]"
+    return f"{head} Setting OMP_NUM_THREADS environment variable for each process to be 1 in default"
+
+
 UNDATED_START = "> initializing torch distributed ..."
 
 

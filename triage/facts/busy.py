@@ -177,8 +177,8 @@ def phase(ev: Evidence) -> Fact:
 def explains(ev: Evidence) -> Fact:
     """Is every rank that the waits end at busy (both signs), so that waiting helps? Without flight records: all that is odd.
 
-    No: one of them is seen and shows no sign, or any rank has ended. Unknown: one was not seen or shows one sign only, or
-    another rank is stopped.
+    No: none of them is, or any rank has ended. Unknown: one was not seen, shows one sign only, or none beside a busy
+    one, or another rank is stopped.
     """
     busy, maybe_ = _busy(ev), _ranks(maybe(ev))
     roots, possible = other(ev, "waits.roots"), other(ev, "waits.possible")
@@ -192,20 +192,23 @@ def explains(ev: Evidence) -> Fact:
         if not rest:
             text = f"{end} {spoken(sorted(ends))}, busy in its own right"
             return _in_vain(ev, busy) or known(True, text=text, provenance=provenance)
-        idle = [rank for rank in rest if _gone(ev, rank) or (rank in watched and rank not in maybe_)]
-        if idle:
-            return known(False, text=f"rank {idle[0]} is waited for and not seen to be busy", provenance=provenance)
-        how = "shows one sign only" if rest[0] in maybe_ else "was not watched"
+        gone = next((rank for rank in rest if _gone(ev, rank)), None)
+        if gone is not None:
+            return known(
+                False, text=f"rank {gone} has ended, and waiting does not bring it back", provenance=provenance
+            )
+        idle = [rank for rank in rest if rank in watched and rank not in maybe_]
+        if idle == rest and not ends & busy:
+            return known(False, text=f"{end} {spoken(idle)}, not seen to be busy", provenance=provenance)
+        # An idle one may wait for the lock of the one that compiles (torch's extensions build so): nothing tells.
+        how = "shows one sign only" if rest[0] in maybe_ else "shows none" if rest[0] in watched else "was not watched"
         return unknown(f"rank {rest[0]}, which is waited for as well, {how}", provenance=provenance)
 
     if _ranks(roots):
         return judge(_ranks(roots), "the waits end at rank")
     if not roots.known and _ranks(possible):
         # One of these explains the wait; which one, no flight record tells.
-        told = judge(_ranks(possible), "only these could explain the wait: rank")
-        if told.value is False and busy & _ranks(possible):
-            return unknown("of the ranks that could explain the wait only some are busy", provenance=provenance)
-        return told
+        return judge(_ranks(possible), "only these could explain the wait: rank")
     if roots.known:  # nobody is waited for: a circle, all have joined, or no rank waits
         if other(ev, "waits.victims").value or not busy:
             return known(False, text="the waits end at no rank", provenance=provenance)
@@ -218,7 +221,8 @@ def _in_vain(ev: Evidence, busy: set[int]) -> Fact | None:
     rows = [row for rank, row in sorted(ev.derive(rank_table).rows.items()) if rank not in busy]
     ended = next((row for row in rows if row.gone), None)
     if ended is not None:
-        return known(False, text=f"rank {ended.rank} has ended, and waiting does not bring it back")
+        text = f"rank {ended.rank} has ended, and waiting does not bring it back"
+        return known(False, text=text, provenance=told_by(ev, [ended.rank]))
     held = next((row for row in rows if row.alive and standing(row)), None)
     return unknown(f"rank {held.rank} is in state {held.state} as well") if held is not None else None
 
@@ -245,17 +249,22 @@ def _alone(ev: Evidence, busy: set[int], maybe_: set[int], provenance: tuple[Pro
 
 @fact("blame.host", type="number", unit="ranks", parts="rank")
 def blame_host(ev: Evidence) -> Fact:
-    """Ranks that others wait for, held on the host side, that show no sign of being busy: those may be called stuck."""
+    """Ranks that others wait for, held on the host side, of which none shows a sign of being busy: they may be called stuck.
+
+    Unknown where one does: an idle one beside it may wait for a lock that the busy one holds.
+    """
     stuck = other(ev, "waits.host_stuck")
     if not stuck.known:
         return unknown(stuck.reason)
     spared = _busy(ev) | _ranks(maybe(ev))
-    parts = [part for part in stuck.parts if part.rank not in spared]
-    left_out = sorted(_ranks(stuck) & spared)
-    text = f"rank {spoken(left_out)} may be busy and is left out" if left_out else stuck.text
+    left_out, parts = sorted(_ranks(stuck) & spared), [part for part in stuck.parts if part.rank not in spared]
+    provenance = (*stuck.provenance[:8], *_watched(ev, _ranks(stuck))[:4])
+    if left_out and parts:
+        busy = f"rank {spoken(left_out)}, waited for as well, is or may be busy"
+        return unknown(f"{busy}: {parts[0].label()} may wait for what it does", provenance=provenance)
     return known(
         parts=parts,
-        text=text,
-        provenance=(*stuck.provenance[:8], *_watched(ev, _ranks(stuck))[:4]),
+        text=f"rank {spoken(left_out)} is or may be busy" if left_out else stuck.text,
+        provenance=provenance,
         contradicted_by=stuck.contradicted_by if parts else (),
     )

@@ -20,6 +20,7 @@ from typing import Any
 from triage.facts.clocks import clock_offsets, log_sample, log_time, our_time
 from triage.facts.evidence import Evidence
 from triage.facts.exits import LogExit, first_timeout, log_exits, raised
+from triage.facts.pace import job_change
 from triage.facts.progress import pulse
 from triage.facts.ranktable import log_hits, rank_table
 from triage.model import Part, Sample
@@ -142,8 +143,11 @@ def _may_have_begun_it(ev: Evidence, node: str | None, at: float) -> bool:
     A kill comes before its own launcher's line, so whatever line is older tells of an earlier end.
     """
     slack = _slack(ev, node)
-    timed_out = ev.derive(first_timeout)
-    if timed_out is not None and at > timed_out + slack:
+    timed_out, change = ev.derive(first_timeout), ev.derive(job_change)
+    # Whoever waits longest entered some steps before the one that died on its way there, at most.
+    if timed_out is not None and at > timed_out + slack + ev.limit("still_factor") * (
+        change.healthy if change else 0.0
+    ):
         return False
     found = ev.derive(pulse)
     if found.last is not None and not found.last[0] - slack <= at <= found.last[0] + found.limit_s:

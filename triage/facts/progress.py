@@ -150,9 +150,9 @@ def advancing(ev: Evidence) -> Fact:
         )
     if found.age_s is not None:
         return unknown(f"last step {found.age_s:.0f}s ago, which is under the limit of {found.limit_s:.0f}s")
-    once = only_look(ev)
-    return unknown("no dated step was seen, and one look shows nothing move" if once else
-                   "no step, record or fabric counter was seen twice")  # fmt: skip
+    if only_look(ev) and ev.of("contact"):
+        return unknown("no dated step was seen, and one look shows nothing move")
+    return unknown("no step, record or fabric counter was seen twice")
 
 
 @fact("progress.stall_age_s", type="number", unit="s")

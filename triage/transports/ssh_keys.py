@@ -163,7 +163,7 @@ def _agent_keys(found: Identities) -> list[paramiko.PKey]:
     try:
         return within(PATIENCE_S, ask)
     except TimeoutError:
-        found.silent.append(f"the SSH agent did not answer within {PATIENCE_S:g}s")
+        found.silent.append(f"the SSH agent does not answer within {PATIENCE_S:g} s")
         found.problems.append(found.silent[-1])
     except (OSError, paramiko.SSHException) as exc:
         found.problems.append(f"the SSH agent cannot be used: {exc}")
