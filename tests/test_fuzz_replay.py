@@ -20,7 +20,7 @@ import pytest
 from triage import case as cases
 from triage.conclude import conclude
 from triage.errors import ConfigError
-from triage.investigate import probe_names, replay
+from triage.investigate import probe_names, shipped_limits, replay
 from triage.render import get
 from triage.render.layout import width_of
 from triage.schema import schema
@@ -191,7 +191,8 @@ def test_whatever_stands_in_a_case_it_is_concluded_or_refused_in_one_line(first,
         try:
             content = cases.read(folder)
             report = replay(content).report
-            facts = conclude(content, probes=probe_names(), can_ask=False).facts
+            limits = shipped_limits(probe_names())
+            facts = conclude(content, probes=probe_names(), can_ask=False, defaults=limits).facts
         except ConfigError as error:
             assert "\n" not in str(error) and not any(map(forbidden, str(error))), (seed, done)
             continue

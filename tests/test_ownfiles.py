@@ -141,11 +141,11 @@ def test_a_child_that_hangs_holds_neither_our_output_nor_anything_else_of_ours()
     code = (
         "import os, time; from triage import ownfiles\n"
         "pipe, other = os.pipe()\n"
-        "touch = ownfiles.Touch(lambda: time.sleep(30) or (), '/dead', 0.1)\n"
-        "time.sleep(0.5); os.close(other); print(os.read(pipe, 1) == b'', flush=True); os._exit(0)"  # the child lives on
+        "touch = ownfiles.Touch(lambda: time.sleep(40) or (), '/dead', 30)\n"
+        "os.close(other); time.sleep(1); print(os.read(pipe, 1) == b'', flush=True); os._exit(0)"  # the child lives on
     )
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "True\n" and time.monotonic() - began < 15, done.stderr
 
 

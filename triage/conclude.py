@@ -80,16 +80,29 @@ def _playbooks(texts: tuple[tuple[str, str], ...], probes: tuple[str, ...]) -> d
     return load_set({f"{name}.yaml": text for name, text in texts}, registry.catalogue(), probes)
 
 
+def load_playbooks(texts: Mapping[str, str], probes: tuple[str, ...]) -> dict[str, Playbook]:
+    """Checked playbooks from name -> text (without `costs`). Raises ConfigError with every problem."""
+    return _playbooks(tuple(sorted(texts.items())), probes)
+
+
 def playbooks_of(case: CaseFile, probes: tuple[str, ...]) -> dict[str, Playbook]:
     """The checked playbooks of a case. Raises ConfigError with every problem."""
     trees = {name: text for name, text in case.playbooks.items() if name != "costs"}
-    return _playbooks(tuple(sorted(trees.items())), probes)
+    return load_playbooks(trees, probes)
 
 
-def conclude(case: CaseFile, *, probes: tuple[str, ...], can_ask: bool, until: str | None = None) -> Outcome:
-    """See the module. `probes` are the names that a playbook may ask for."""
+def conclude(
+    case: CaseFile,
+    *,
+    probes: tuple[str, ...],
+    can_ask: bool,
+    until: str | None = None,
+    defaults: Mapping[str, float] | None = None,
+) -> Outcome:
+    """See the module. `probes` are the names that a playbook may ask for; `defaults` stand for thresholds that the case's
+    own playbooks do not have (a case of an older triage, a playbook of one's own)."""
     books = playbooks_of(case, probes)
-    limits = limits_of(books, thresholds(case.profile))
+    limits = {**(defaults or {}), **limits_of(books, thresholds(case.profile))}
     evidence = Evidence(case.job, case.samples, case.observed, limits)
     facts = registry.compute(evidence)
     found = walk(books, facts, limits, start="frozen-job", asked=case.asked, can_ask=can_ask, until=until)

@@ -19,7 +19,7 @@ from typing import Any
 
 from triage import __version__, asking, ownfiles, ownlog
 from triage.case import CaseFile, CaseWriter, new_id
-from triage.conclude import Outcome, conclude, playbooks_of, thresholds
+from triage.conclude import Outcome, conclude, load_playbooks, playbooks_of, thresholds
 from triage.cost.profile import load_profile
 from triage.errors import ConfigError, UsageError
 from triage.facts.claims import records_of
@@ -78,6 +78,12 @@ def shipped_playbooks() -> dict[str, str]:
     return {name: (folder / f"{name}.yaml").read_text(encoding="utf-8") for name in names}
 
 
+def shipped_limits(probes: tuple[str, ...]) -> dict[str, float]:
+    """The thresholds of the playbooks that ship: what a fact needs and an older playbook does not name."""
+    trees = {name: text for name, text in shipped_playbooks().items() if name != "costs"}
+    return limits_of(load_playbooks(trees, probes))
+
+
 def probe_names() -> tuple[str, ...]:
     from triage.transports.payload import probe_catalogue
 
@@ -106,7 +112,8 @@ class _Run:
         self.probes = probe_names()
         self.case_id = new_id(job.id, time.time())
         # Playbooks and profile are checked before anything is written or asked.
-        self.limits = limits_of(playbooks_of(self._case(), self.probes), thresholds(options.profile))
+        own = limits_of(playbooks_of(self._case(), self.probes), thresholds(options.profile))
+        self.limits = {**shipped_limits(self.probes), **own}
         load_profile(self.books.get("costs", ""), options.profile or None)
         self.writer = CaseWriter(self._folder())
         self.save(complete=False)
@@ -334,7 +341,7 @@ def _walk_on(run: _Run, fleet: Any) -> tuple[Outcome, CaseFile]:
         run.look_after_case()
         can_ask = run.left() > 1.0
         case = run._case(complete=True)
-        outcome = conclude(case, probes=run.probes, can_ask=can_ask)
+        outcome = conclude(case, probes=run.probes, can_ask=can_ask, defaults=run.limits)
         if outcome.request is None:
             return outcome, case
         since = time.monotonic()
@@ -388,7 +395,8 @@ def replay(case: CaseFile, *, playbooks: Mapping[str, str] | None = None, until:
         case = replace(case, playbooks={**case.playbooks, **playbooks})
     if not case.playbooks:
         raise ConfigError(f"case {case.case} holds no playbooks; give one with --playbook")
-    outcome = conclude(case, probes=probe_names(), can_ask=False, until=until)
+    defaults = shipped_limits(probe_names())
+    outcome = conclude(case, probes=probe_names(), can_ask=False, until=until, defaults=defaults)
     assert outcome.report is not None
     return Result(outcome.report, case)
 
@@ -401,7 +409,7 @@ def explain(job: Job, samples: list[Sample], observed: float, options: Options) 
     run.writer.close()
     run.asked = list(run.probes)  # nothing can be asked of a folder
     case = run._case(complete=True, observed=observed)
-    outcome = conclude(case, probes=run.probes, can_ask=False)
+    outcome = conclude(case, probes=run.probes, can_ask=False, defaults=run.limits)
     assert outcome.report is not None
     run.save(complete=True, outcome=outcome, case=case)
     if run.writer.trouble:

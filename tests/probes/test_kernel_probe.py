@@ -145,6 +145,17 @@ def test_records_of_dev_kmsg_are_read_but_not_what_users_write_there() -> None:
     assert kernel.split_kmsg("garbage", 100.0) is None
 
 
+def test_a_port_that_flaps_all_day_tells_when_it_did_so_last(node) -> None:
+    line = "2026-11-30T21:%02d:00+00:00 gpu003 kernel: mlx5_core 0000:17:00.0 ens1f0np0: Link down"
+    node.log("\n".join(line % minute for minute in range(20)) + "\n")
+    (event,) = node.look()["events"]
+    since = calendar.timegm((2026, 11, 30, 21, 0, 0))
+    assert (event["count"], event["at"], event["last_at"]) == (20, since, since + 19 * 60)
+    assert event["times"] == [since + minute * 60 for minute in range(4, 20)]
+    node.log("\n".join(line % minute for minute in range(2)) + "\n")
+    assert "times" not in node.look()["events"][0]  # first and last are both of them
+
+
 def test_kills_are_counted_for_the_node_and_for_the_jobs_own_cgroup(node) -> None:
     (node.root / "proc/vmstat").write_text("nr_free_pages 1\noom_kill 3\n")
     group = "system.slice/slurmstepd.scope/job_4711"
