@@ -20,7 +20,7 @@ import pytest
 from triage import case as cases
 from triage.conclude import conclude
 from triage.errors import ConfigError
-from triage.investigate import probe_names, shipped_limits, replay
+from triage.investigate import probe_names, replay, shipped_limits
 from triage.render import get
 from triage.render.layout import width_of
 from triage.schema import schema

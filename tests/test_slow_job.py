@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent / "facts"))
 from written_evidence import World, limits
 
 from triage.facts import registry
+from triage.investigate import probe_names
 from triage.tree.load import load_set
 from triage.tree.walk import walk
 
@@ -17,7 +18,7 @@ from triage.tree.walk import walk
 def concluded(world):
     names = ("frozen-job", "slow-job")
     texts = {f"{n}.yaml": (resources.files("triage.playbooks") / f"{n}.yaml").read_text() for n in names}
-    books = load_set(texts, registry.catalogue(), ["flight_recorder"])
+    books = load_set(texts, registry.catalogue(), probe_names())
     return walk(books, registry.compute(world.evidence()), limits(), can_ask=False)
 
 

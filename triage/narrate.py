@@ -23,6 +23,7 @@ MOST = 12  # lines of one list; the case holds everything
 FINDINGS = (
     ("links.other_down", "nic", "a port that the job does not use changed; it is not the cause"),
     ("links.down_now", "nic", "a port of the job has no link"),
+    ("links.down_apart", "nic", "a port of the job has no link, but lost it at another time than the stall's"),
     ("links.survived", "nic", "a port of the job lost its link and has it again"),
     ("links.flapped", "nic", "a counter of a port of the job rose between the looks"),
     ("hosts.silent", "node", "did not answer; silence alone accuses nobody"),
@@ -31,7 +32,7 @@ FINDINGS = (
     ("ranks.claimed_twice", "process", "no claim to be this rank is believed"),
     ("ranks.gone_late", "process", "ended after the stall began: a consequence"),
     ("waits.out_of_order", "process", "passed by what the others did before"),
-    ("ranks.traced", "process", "is under a debugger"),
+    ("ranks.traced", "process", "another process traces it"),
     ("ranks.stopped", "process", "is stopped (state T)"),
     ("ranks.d_state", "process", "is in uninterruptible sleep (state D)"),
     ("ranks.gone", "process", "is gone"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 
+from written_activity import doing, watch
 from written_evidence import NOW, World
 from written_records import record
 
@@ -47,7 +48,13 @@ def add_dumps(w, programs, poked=True, created=CREATED, mtime=WROTE, lib="", **r
 
 
 def report(w, **changes):
-    """The report that this world gets: facts, walk, words, as a run that may ask for nothing more."""
+    """The report that this world gets: facts, walk, words, as a run that may ask for nothing more.
+
+    Where the world does not say what its ranks do, each was watched and does nothing of its own.
+    """
+    if not any(s.probe == "activity" for s in w.samples):
+        hosts = [(rank, w.names[rank // w.per_node]) for rank in range(len(w.names) * w.per_node)]
+        watch(w, *(doing(rank) for rank, name in hosts if name not in w.skip_nodes))
     books = {
         n: (resources.files("triage.playbooks") / f"{n}.yaml").read_text() for n in ("frozen-job", "slow-job", "costs")
     }

@@ -268,8 +268,7 @@ def follow(source: Any, asked: list[dict[str, Any]]) -> None:
                 f" len=0 vendor err 129 (Send) localGid ::ffff:{error['peer']} remoteGids::ffff:{error['peer']} hca {hca}"
             )
         if event := wish.pop("nccl_port", ""):
-            number = {"error": 10, "active": 9}[event]
-            warn(f"NET/IB : {os.environ.get('NCCL_IB_HCA', 'mlx5_0')}:1 Got async error event: port {event}({number})")
+            warn(f"NET/IB : {os.environ.get('NCCL_IB_HCA', 'mlx5_0')}:1 Got async error event: port {event}")
         if wish:
             asked.append(wish)
     os._exit(1)

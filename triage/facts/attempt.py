@@ -22,7 +22,7 @@ GRACE_S = 300.0  # DESIGN section 2: what is dated up to five minutes after the 
 # A scheduler stamps the start before the first process runs, and the log's clock is the file server's.
 STARTED_SLACK_S = 1.0
 # A process start is btime plus ticks: known to a second, and told by clocks that are measured to two.
-PROCESS_SLACK_S = 5.0
+PROCESS_SLACK_S = 2.0
 # A process that began this long before the attempt is not of it (as in claims.py).
 STRANGER_SLACK_S = 60.0
 

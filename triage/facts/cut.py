@@ -185,13 +185,11 @@ def _read(hits: list[Any], steps: Mapping[str, Any], span: Span, shift: float | 
             continue
         dated = hit.get("dated") is not False and shift is not None
         first, last = (_number(hit.get(name)) if dated else None for name in ("at", "last_at"))
-        if _early(span, None if last is None else last + (shift or 0.0)):
-            before = max(before, line)
         if _late(span, None if first is None else first + (shift or 0.0)):
             after = line if after is None else min(after, line)
         elif hit.get("id") == MARK:
-            mark = max(mark, line)
-        elif not span.over and _requeue(hit):
+            mark = max(mark, line)  # a launcher prints it some time before the ranks' processes begin
+        elif _early(span, None if last is None else last + (shift or 0.0)) or (not span.over and _requeue(hit)):
             before = max(before, line)
     for row, line in zip(steps.get("series") or (), steps.get("lines") or ()):
         at = _number(row[1]) if shift is not None and isinstance(row, list | tuple) and len(row) > 1 else None

@@ -15,7 +15,7 @@ from triage.facts.ends import CAUSES, ends, near_the_stall, signal_of
 from triage.facts.evidence import Evidence
 from triage.facts.lastwords import HardEvent, by_dated_evidence, first_by_log, nobody_left, separated
 from triage.facts.ranktable import rank_table
-from triage.facts.registry import fact, known, unknown
+from triage.facts.registry import fact, known, other, unknown
 from triage.model import Fact, Part, Provenance, Sample
 
 
@@ -163,6 +163,21 @@ def oom(ev: Evidence) -> Fact:
 def raised(ev: Evidence) -> Fact:
     """Ranks that ended near the onset by an exception of their own, which is no transport, store or time-out error."""
     return _of_kind(ev, "raised")
+
+
+@fact("blame.dead", type="number", unit="parts", parts="rank")
+def blame_dead(ev: Evidence) -> Fact:
+    """Whom a death that nothing explains is laid to; where a node lost all its ranks that is the node, and no rank of it."""
+    gone, lost = other(ev, "blame.gone"), _emptied(ev)
+    whole = {node for node, ranks in lost.items() if set(ranks) <= {p.rank for p in gone.parts}}
+    if not gone.known or not whole:
+        return gone
+    parts = [p for p in gone.parts if p.node not in whole]
+    for node in sorted(whole):
+        why = f"all its {len(lost[node])} ranks are gone, and nothing tells which of them went first"
+        parts.append(Part("node", node, why=why))
+    text = "; ".join(f"{p.label()}: {p.why}" for p in parts[:3])
+    return known(parts=parts, text=text, provenance=gone.provenance, contradicted_by=gone.contradicted_by)
 
 
 @fact("hard.first_exit", type="number", unit="ranks", parts="rank")

@@ -19,7 +19,7 @@ from triage.facts.registry import fact, known, other, unknown
 from triage.model import Fact, Part
 
 # What the flight records say of ranks that went their own way; a rank of one of these that raised is why.
-SINGLED_OUT = ("waits.mismatch", "waits.cycle", "waits.roots")
+SINGLED_OUT = ("waits.mismatch", "waits.apart", "waits.cycle", "waits.roots")
 
 
 def before_the_stall(ev: Evidence) -> dict[int, Raised]:
@@ -54,7 +54,7 @@ def _parts(ev: Evidence, told: dict[int, Raised]) -> list[Part]:
 
 @fact("waits.diverged_after", type="number", unit="ranks", parts="rank")
 def diverged_after(ev: Evidence) -> Fact:
-    """Ranks that the flight records single out (mismatch, circle, root) and that had told an exception of their own before.
+    """Ranks that the flight records single out and that had told an exception of their own before they went their own way.
 
     The exception is then the cause: its handler called a collective that the others do not call.
     """

@@ -5,8 +5,11 @@ Two roads to one verdict: the survivors' dumps say whom they wait for, the proce
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from triage.facts.dumps import waits
 from triage.facts.evidence import Evidence
+from triage.facts.liveness import how_stopped
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, other, unknown
 from triage.model import Fact, Part
@@ -36,7 +39,13 @@ def roots_gone(ev: Evidence) -> Fact:
 @fact("waits.roots_stopped", type="number", unit="ranks", parts="rank")
 def roots_stopped(ev: Evidence) -> Fact:
     """Ranks that the others wait for and whose process is stopped."""
-    return _of_kind(ev, "stopped", "ranks.stopped")
+    found, rows = _of_kind(ev, "stopped", "ranks.stopped"), ev.derive(rank_table).rows
+    held = [
+        replace(part, why=f"waited for; {how_stopped(rows[part.rank])}") if part.rank in rows else part
+        for part in found.parts
+        if part.rank is not None
+    ]
+    return replace(found, parts=tuple(held))
 
 
 @fact("waits.root_kinds", type="number", unit="kinds")

@@ -114,6 +114,20 @@ KERNEL = record(
     }
 )  # fmt: skip
 
+GPUS = record(
+    {
+        "gpus": each(
+            record(
+                {
+                    "index": whole(0, 4096), "uuid": WORD, "temp_c": number(), "temp_slowdown_c": number(),
+                    "temp_max_c": number(),
+                }
+            ),
+            256,
+        )
+    }
+)  # fmt: skip
+
 NIC_ROW = record(
     {
         "name": must(WORD), "kind": WORD, "driver": WORD, "state": WORD, "phys_state": WORD, "link_layer": WORD,
@@ -237,7 +251,7 @@ CONTACT = record({"phase": WORD, "error": LINE, "banner": LINE, "fingerprint": L
 
 SHAPES: Mapping[str, Check] = {
     "contact": CONTACT, "reach": REACH, "ranks": RANKS, "kernel": KERNEL, "nic": NIC, "joblog": JOBLOG, "steps": STEPS,
-    "flight_recorder": FLIGHT_RECORDER, "activity": ACTIVITY, "peers": PEERS,
+    "flight_recorder": FLIGHT_RECORDER, "activity": ACTIVITY, "peers": PEERS, "gpu": GPUS,
 }  # fmt: skip
 _UNKNOWN = record({})
 
