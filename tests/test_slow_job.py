@@ -33,7 +33,7 @@ def moving(step_s, elapsed, compute):
     ("elapsed", "cause"),
     [
         ([0.1] * 200, "healthy/advancing"),
-        ([0.1] * 150 + [0.12] * 50, "healthy/advancing"),  # six seconds of a busy machine
+        ([0.1] * 150 + [0.12] * 50, "healthy/slower_lately"),  # six seconds of a busy machine
         ([0.5] * 300 + [0.6] * 200, "slow_everywhere/alike"),  # two minutes of +20 %
         ([0.5] * 300 + [0.51] * 200, "healthy/advancing"),  # +2 % is the day's swing
         ([0.6] * 200 + [0.5] * 200, "healthy/advancing"),  # it began slow and has got better

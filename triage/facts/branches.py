@@ -12,6 +12,7 @@ from collections import Counter
 
 from triage.facts.dumps import waits
 from triage.facts.evidence import Evidence
+from triage.facts.ordertrail import stands_apart
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
 from triage.facts.waitgraph import Picture, Unit
@@ -29,7 +30,9 @@ def apart(picture: Picture) -> int | None:
     joined = Counter(picture.waiting.values())
     alone = [rank for rank, unit in units.items() if unit is not None and joined[unit] == 1]
     odd = [rank for rank in alone if _resolves(picture, rank)]
-    return odd[0] if len(odd) == 1 and picture.swapper in (None, odd[0]) else None
+    if len(odd) != 1 or picture.swapper not in (None, odd[0]):
+        return None
+    return odd[0] if stands_apart(picture.records, odd[0]) else None
 
 
 def _resolves(picture: Picture, rank: int) -> bool:

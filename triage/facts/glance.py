@@ -11,6 +11,8 @@ not believed); a job that stood still just after that step; ranks that claim (a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from triage.facts.clocks import clock_offsets, log_sample, log_shift
 from triage.facts.evidence import Evidence
 from triage.facts.pace import job_series
@@ -67,3 +69,25 @@ def _by_log(ev: Evidence) -> tuple[list[str], list[Sample]]:
     if printed is None or not min(contacts) + ahead < printed <= now + ahead:
         return [], []
     return [f"step {number} ended after this run began to look, by its date in the job log"], [sample]
+
+
+def after_the_looks(ev: Evidence) -> tuple[list[str], list[Sample]]:
+    """Signs that the job went on when it was not looked at any more: most flight records that were written for us hold
+    operations that began after the last look, by the clock of their node. A stall that ended meanwhile shows so."""
+    looked = {s.node: s.at for look in "AB" for s in ev.of("ranks", look) if s.at is not None}
+    began, told = {}, 0
+    for sample in ev.of("flight_recorder"):
+        rows = sample.data.get("ranks")
+        for row in rows if isinstance(rows, list) else ():
+            record = row.get("record") if isinstance(row, Mapping) and row.get("source") == "poked" else None
+            newest = record.get("newest_s") if isinstance(record, Mapping) else None
+            at = looked.get(sample.node)
+            if not isinstance(newest, int | float) or at is None or sample.at is None:
+                continue
+            told += 1
+            if at + ROUNDING_S < newest <= sample.at + ROUNDING_S:
+                began[row.get("rank")] = sample
+    if not began or 2 * len(began) < told:
+        return [], []
+    seen = list({sample.node: sample for sample in began.values()}.values())
+    return [f"{len(began)} ranks began collectives after the looks, by their flight records"], seen

@@ -60,6 +60,25 @@ def lost(ev: Evidence) -> Fact:
     )
 
 
+@fact("hosts.misnamed", type="number", unit="nodes", parts="node")
+def misnamed(ev: Evidence) -> Fact:
+    """Nodes whose own hostname is that of another node of the job: addresses are mixed up, and whatever is seen is another's."""
+    newest = ev.latest("reach")
+    if not newest:
+        return unknown("no node told its hostname")
+    names = [node.name for node in ev.job.nodes]
+    parts, seen = [], []
+    for node, sample in newest.items():
+        told = str(sample.data.get("hostname") or "")
+        short = told.split(".")[0]
+        meant = next((name for name in names if told == name or short == name.split(".")[0]), None)
+        if meant is not None and told != node and short != node.split(".")[0]:
+            parts.append(Part("node", node=node, why=f"{node} says that it is {meant}"))
+            seen.append(sample)
+    text = "; ".join(part.why for part in parts[:3])
+    return known(parts=parts, text=text, provenance=ev.seen(*seen[:MOST_PROVENANCE]))
+
+
 @fact("hosts.silent_phase", type="text")
 def silent_phase(ev: Evidence) -> Fact:
     """The phase in which the silent nodes stopped, if it is one: resolve tcp banner kex auth channel exec read."""
@@ -356,7 +375,9 @@ def _accuse(ev: Evidence, case: _Case, views: PeerViews, ranks: list[int]) -> Pa
     if case.word:
         why.append(f"the {ev.job.scheduler or 'scheduler'} says {case.word}")
     if ranks:
-        why.append(f"the others wait for its ranks {_few(str(rank) for rank in sorted(ranks))}")
+        why.append(
+            f"the others wait for its {'rank' if len(ranks) == 1 else 'ranks'} {_few(str(rank) for rank in sorted(ranks))}"
+        )
     return Part("node", node=name, why="; ".join(why))
 
 

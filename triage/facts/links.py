@@ -229,10 +229,11 @@ def _named_part(ev: Evidence, naming: Naming) -> Part:
 
 
 def _tied(ev: Evidence) -> list[Loss]:
-    """Of several, those that are surely over before the transport would have given up are left out."""
+    """Of several, those on which the transport surely gave up; else those that were not surely over before it would have."""
     found = [loss for loss in ev.derive(_flapped_in_onset) if ties(ev, loss)]
+    sure = [loss for loss in found if _outlasted(ev, loss) or _given_up(ev, loss)]
     fatal = [loss for loss in found if _outlasted(ev, loss) is not False]
-    return fatal or found
+    return sure or fatal or found
 
 
 @fact("links.tied", type="number", unit="ports", parts="nic")
@@ -261,6 +262,15 @@ def tied(ev: Evidence) -> Fact:
 # ---------------------------------------------------------------- for how long
 
 
+def _given_up(ev: Evidence, loss: Loss) -> list[Naming]:
+    """Words of the transport that it gave up on this port, or on a peer behind it."""
+    return [
+        naming
+        for naming in ev.derive(namings)
+        if naming.how != "event" and naming.node == loss.port.node and any(t.why == naming.why for t in ties(ev, loss))
+    ]
+
+
 def _outlasted(ev: Evidence, loss: Loss) -> bool | None:
     """Was this outage longer than any retry budget (True), or shorter than each (False)? None: between, or not known."""
     limits, lasted = ev.derive(budget), loss.outage
@@ -282,19 +292,14 @@ def outlasted(ev: Evidence) -> Fact:
     if not found:
         return unknown("no port is tied to the stall")
     limits, log = ev.derive(budget), ev.derive(spoken).sample
-    gave_up = [
-        (loss, naming)
-        for loss in found
-        for naming in ev.derive(namings)
-        if naming.how != "event" and naming.node == loss.port.node and any(t.why == naming.why for t in ties(ev, loss))
-    ]
+    gave_up = [naming for loss in found for naming in _given_up(ev, loss)]
     by_time = {_outlasted(ev, loss) for loss in found}
     sources = _provenance(ev, found)
     lasted = f"{found[0].port.name} of {found[0].port.node} {found[0].text()}; retries last {limits.text}"
     if gave_up:
         against = ("an outage shorter than the retry budget",) if by_time == {False} else ()
         told = tuple(dict.fromkeys((*sources, *(ev.seen(log) if log else ()))))
-        return known(True, text=f"{gave_up[0][1].why}; {lasted}", provenance=told, contradicted_by=against)
+        return known(True, text=f"{gave_up[0].why}; {lasted}", provenance=told, contradicted_by=against)
     if True in by_time:
         return known(True, text=lasted, provenance=sources)
     if by_time == {False} or math.isinf(limits.least):

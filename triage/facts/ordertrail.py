@@ -44,6 +44,21 @@ def odd_one(records: Records, candidates: Iterable[int]) -> int | None:
     return None
 
 
+def stands_apart(records: Records, rank: int) -> bool:
+    """Does this rank's trail differ from at least half of all others' that can be compared with it (two at least)?
+
+    Of three that wait for each other, two may be wrong and the third right: the rest of the job, which did as the third
+    did, tells.
+    """
+    own = trail(records, rank)
+    told = [
+        d
+        for other in _witnesses(records, [rank])
+        if other != rank and (d := differ(own, trail(records, other))) is not None
+    ]
+    return sum(told) >= 2 and sum(told) * 2 >= len(told)
+
+
 def overtakers(records: Records, waiting: Mapping[int, GroupKey], suspects: Collection[int]) -> dict[int, str]:
     """Ranks that wait for a suspect in one group, but have passed by an earlier collective of another group with it; else
     the one near the suspects whose order is another than all others'. rank -> why.

@@ -15,7 +15,7 @@ from triage.facts.clocks import log_sample, log_shift
 from triage.facts.evidence import Evidence
 from triage.facts.fabric import Fabric as Fabric
 from triage.facts.fabric import fabric as fabric
-from triage.facts.glance import only_look, since_we_began
+from triage.facts.glance import after_the_looks, only_look, since_we_began
 from triage.facts.pace import job_change, job_series, last_step_end, rank_paces
 from triage.facts.ports import ports
 from triage.facts.ranktable import rank_table
@@ -45,8 +45,9 @@ def pulse(ev: Evidence) -> Pulse:
     yes, seen = _steps_between_looks(ev)
     moved, still, nics = _payload(ev, t0)
     yes += moved
-    ended, told = since_we_began(ev)
-    yes, seen = yes + ended, seen + told
+    for sign in (since_we_began, after_the_looks):
+        ended, told = sign(ev)
+        yes, seen = yes + ended, seen + told
     last = last_step_end(ev)
     if last is not None:
         seen.append(last[2])
