@@ -187,6 +187,13 @@ def test_workers_that_were_started_again_within_the_attempt_leave_the_exits_befo
     assert value(w, "hard.events") == 0 and value(w, "pace.steps") == 50
 
 
+@pytest.mark.parametrize("started", [BEGAN, None])
+def test_steps_from_before_the_ranks_that_run_now_began_are_not_theirs_though_the_numbers_go_on(started):
+    w = World(started=started).processes()
+    log(w, steps(1, 50, NOW - 3510), steps(51, 20, NOW - 100))
+    assert value(w, "pace.steps") == 20
+
+
 def test_a_line_that_both_attempts_print_is_dated_by_this_one():
     words = "torch.cuda.OutOfMemoryError: CUDA out of memory."
     at = NOW - 99

@@ -78,6 +78,11 @@ def test_what_ended_after_a_time_out_had_begun_is_a_consequence():
     assert value(w, "hard.first_exit") == 0
 
 
+def test_a_kill_after_another_process_had_been_told_to_end_is_no_cause():
+    w = oom_world(failed(LAST + 0.5, -15, 0, 7002), kill_at=LAST + 10, exit_at=LAST + 10.3)
+    assert value(w, "hard.events") == 0 and value(w, "hard.first_exit") == 0
+
+
 def test_what_the_scheduler_ended_has_no_culprit_among_the_ranks():
     when = stamp(LAST + 0.2, "%Y-%m-%dT%H:%M:%S")[:19]
     w = oom_world(f"slurmstepd: error: *** STEP 4711.0 ON gpu001 CANCELLED AT {when} DUE TO TIME LIMIT ***")
@@ -148,6 +153,19 @@ def test_of_an_ended_attempt_whose_times_nobody_told_the_newest_start_on_counts(
     w = ended(World(), started=None, at=None).processes()
     log(w, OLD, [start(LAST - 60)], steps(41, 5, LAST))
     assert value(w, "pace.steps") == 5
+
+
+def test_the_start_of_a_later_attempt_does_not_cut_off_the_one_that_ended_before_it():
+    w = ended(World(), started=None).processes()
+    log(w, steps(41, 5, LAST), [start(ENDED + 1000)], steps(46, 3, ENDED + 2000))
+    assert value(w, "pace.steps") == 5 and value(w, "progress.last_step") == 45
+
+
+def test_where_starts_stand_before_and_after_and_nobody_told_its_own_start_the_log_tells_nothing():
+    # A line that is printed again is told once, with its last place: which lines lie between is not known.
+    w = ended(World(), started=None).processes()
+    log(w, OLD, [start(LAST - 60)], steps(41, 5, LAST), [start(ENDED + 1000)], steps(46, 3, ENDED + 2000))
+    assert value(w, "progress.last_step") is None
 
 
 def test_two_launchers_that_tell_of_ends_at_one_time_name_neither_first():

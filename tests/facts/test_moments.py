@@ -57,7 +57,7 @@ def test_an_old_dump_that_shows_fewer_collectives_than_peers_have_finished_is_st
     told = {**truth(), 0: program(0, 5)}
     w = world(told, rank_0=old_file(at))
     assert ranks_of(w.fact("waits.stale")) == [0]
-    assert named(w) == (*found, "high")
+    assert named(w) == (*found, "high" if truth is deadlock else "medium")
 
 
 def test_without_a_fresh_dump_of_anybody_the_older_files_are_stale():
@@ -175,13 +175,13 @@ def nothing_open_consistently(row):
 def test_a_node_whose_fresh_records_are_beyond_all_others_is_left_out_and_the_verdict_is_doubted(number):
     w = forge(world(host()), "gpu001", everything_is(number))
     assert ranks_of(w.fact("waits.stale")) == [0, 1]
-    assert named(w) == ("stuck_rank/host", [3], "medium")
+    assert named(w) == ("stuck_rank/host", [3], "low")
 
 
 def test_a_node_whose_fresh_records_are_behind_what_all_others_finished_is_left_out():
     w = forge(world(host()), "gpu001", everything_is(3))
     assert ranks_of(w.fact("waits.stale")) == [0, 1]
-    assert named(w) == ("stuck_rank/host", [3], "medium")
+    assert named(w) == ("stuck_rank/host", [3], "low")
 
 
 def test_a_record_that_counts_open_operations_and_tells_none_is_refused():

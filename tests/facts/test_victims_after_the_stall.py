@@ -89,7 +89,8 @@ def frozen(truth, *fates):
 
 @pytest.mark.parametrize("truth", TRUTHS)
 def test_the_guilty_is_named_with_high_confidence_where_nothing_came_after(truth):
-    assert named(frozen(truth)) == (*TRUTHS[truth], "high")
+    # Held on the host may also be a silent phase of the program: its stack would tell.
+    assert named(frozen(truth)) == (*TRUTHS[truth], "medium" if truth == "host" else "high")
 
 
 @pytest.mark.parametrize("fate", FATES)

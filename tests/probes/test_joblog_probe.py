@@ -307,6 +307,16 @@ def test_lines_are_numbered_alike_for_steps_and_known_lines() -> None:
     assert order("x\n" + some + done + "y\n" + more) == (8, 5)
 
 
+def test_each_step_tells_its_line_whatever_stands_between_and_however_few_are_asked_for() -> None:
+    text = (
+        "one\n" + megatron(1, at(21, 0, 0)) + "two\nthree\n" + megatron(2, at(21, 0, 1)) * 2 + megatron(3, at(21, 0, 2))
+    )
+    told = reduce(text)["iterations"]
+    assert [row[0] for row in told["series"]] == [1, 2, 3] and told["lines"] == [2, 5, 7]
+    assert told["last_line_no"] == 7 and reduce(text, series=2)["iterations"]["lines"] == [5, 7]
+    assert reduce("nothing\n")["iterations"]["lines"] == []
+
+
 def test_lines_are_numbered_across_blocks() -> None:
     filler = "nothing to see here, move on\n" * 60_000  # more than one block
     text = filler + megatron(1, at(21, 0, 0)) + filler + "[after training is done]\n" + filler

@@ -138,7 +138,6 @@ class _Log:
     shift: float | None  # to our clock; None: its dates place nothing
     before: int  # the last line that is surely of an earlier attempt: by its own date, or it ends that attempt; else 0
     mark: int  # the newest line that only a start prints, else 0
-    after: int | None  # the first line known to be of a later attempt
 
     def time(self, value: Any) -> float | None:
         number = _number(value)
@@ -150,9 +149,7 @@ class _Log:
         if span.over:
             if first is None or _early(span, last) or _late(span, first):
                 return False
-            return line is None or (
-                (self.after is None or line < self.after) and (span.since is not None or line >= self.mark)
-            )
+            return span.since is not None or line is None or line >= self.mark
         if span.since is not None and last is not None:
             if not _early(span, last):
                 return not _late(span, first)
@@ -178,7 +175,7 @@ def _log(sample: Sample, span: Span, shift: float | None) -> Sample:
 
 def _read(hits: list[Any], steps: Mapping[str, Any], span: Span, shift: float | None) -> _Log:
     """Find the lines that divide the log. Only dates that a line carries itself divide it."""
-    before, mark, after = 0, 0, None
+    before, mark = 0, 0
     for hit in hits:
         line = _whole(hit.get("line_no")) if isinstance(hit, Mapping) else None
         if line is None:
@@ -186,8 +183,8 @@ def _read(hits: list[Any], steps: Mapping[str, Any], span: Span, shift: float | 
         dated = hit.get("dated") is not False and shift is not None
         first, last = (_number(hit.get(name)) if dated else None for name in ("at", "last_at"))
         if _late(span, None if first is None else first + (shift or 0.0)):
-            after = line if after is None else min(after, line)
-        elif hit.get("id") == MARK:
+            continue
+        if hit.get("id") == MARK:
             mark = max(mark, line)  # a launcher prints it some time before the ranks' processes begin
         elif _early(span, None if last is None else last + (shift or 0.0)) or (not span.over and _requeue(hit)):
             before = max(before, line)
@@ -195,7 +192,7 @@ def _read(hits: list[Any], steps: Mapping[str, Any], span: Span, shift: float | 
         at = _number(row[1]) if shift is not None and isinstance(row, list | tuple) and len(row) > 1 else None
         if at is not None and isinstance(line, int) and _early(span, at + (shift or 0.0)):
             before = max(before, line)
-    return _Log(span, shift, before, mark, after)
+    return _Log(span, shift, before, mark)
 
 
 def _requeue(hit: Mapping[str, Any]) -> bool:

@@ -88,12 +88,7 @@ def _second_witness(ev: Evidence, node: str, at: float, kind: str, event: Mappin
     slack = _slack(ev, node)
     for end in ev.derive(log_exits):
         fits = end.pid is not None and str(end.pid) == pid and end.node in (None, node)
-        if (
-            fits
-            and end.signal in SIGNALS[kind]
-            and end.at is not None
-            and -slack <= end.at - at <= LAUNCHER_LAG_S + slack
-        ):
+        if fits and end.signal in SIGNALS[kind] and end.at is not None and end.at - at <= LAUNCHER_LAG_S + slack:
             who = f"rank {end.rank}" if end.rank is not None else f"its process {pid}"
             part = Part("rank", node, end.rank) if end.rank is not None else Part("node", node)
             return part, f"the launcher says that {who} ended by {DEADLY.get(end.signal, f'signal {end.signal}')}"
