@@ -37,7 +37,7 @@ def test_a_compiler_that_burns_cpu_under_a_cache_that_grows_is_a_compile():
     [
         doing(5, [compiler(cpu_s=0.0, state="S")], [cache(files=3)]),  # called ptxas, and does nothing
         doing(5, [compiler(cpu_s=0.0, state="T")], [cache(files=3)]),  # stopped
-        doing(5, [compiler(cpu_s=0.2)], [cache(files=3)]),  # polls for its next order
+        doing(5, [compiler(cpu_s=0.1)], [cache(files=3)]),  # polls for its next order
         doing(5, [], [cache(files=3)], cpu_s=1.5),  # a rank that waits spins: its own CPU time is no sign
         doing(5, [compiler()], []),  # no cache is known
         doing(5, [compiler()], [cache()]),  # runs for ever and writes nothing
