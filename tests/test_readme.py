@@ -45,8 +45,23 @@ def test_every_drill_of_the_readme_is_one_of_the_list_and_the_other_way_round():
 
     readme = (ROOT / "README.md").read_text()
     for row in list_scenarios():
-        named = row.scenario + (f" --fault {row.fault}" if f"`{row.scenario} --fault" in readme else "")
-        assert f"| `{named}` |" in readme
+        first = f"| `{row.scenario}` |" in readme
+        assert first or f"| `{row.scenario} --fault {row.fault}` |" in readme
+    named = set(re.findall(r"^\| `([a-z-]+)(?: --fault [a-z]+)?` \|", readme, re.MULTILINE))
+    assert named == {row.scenario for row in list_scenarios()}
+
+
+def test_every_drill_is_a_row_of_the_table_of_what_is_withheld():
+    from triage.drill.plan import BLINDABLE
+    from triage.drill.scenarios import list_scenarios
+
+    readme = (ROOT / "README.md").read_text()
+    assert "| without | " + " | ".join(BLINDABLE) + " |" in readme
+    rows = re.findall(r"^\| `([a-z-]+)/([a-z]+)` \|((?: [=~?] \|)+)$", readme, re.MULTILINE)
+    assert {(scenario, fault) for scenario, fault, _ in rows} == {(r.scenario, r.fault) for r in list_scenarios()}
+    signs = [sign for *_, cells in rows for sign in re.findall(r"[=~?]", cells)]
+    assert len(signs) == len(rows) * len(BLINDABLE)
+    assert sum(sign in "=~" for sign in signs) >= 0.7 * len(signs)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def drawn(
         return marks.get((*row, source), " ")
 
     if markdown:
-        lines = ["| drill \\ without | " + " | ".join(sources) + " |", "| --- |" + " :-: |" * len(sources)]
+        lines = ["| without | " + " | ".join(sources) + " |", "| --- |" + " :-: |" * len(sources)]
         lines += [f"| `{s}/{f}` | " + " | ".join(cell((s, f), source) for source in sources) + " |" for s, f in rows]
     else:
         lines = [f"{'':<24}" + "".join(f"{source:>12}" for source in sources)]
