@@ -156,6 +156,19 @@ def advancing(ev: Evidence) -> Fact:
     return unknown("no step, record or fabric counter was seen twice")
 
 
+@fact("progress.traffic_only", type="bool")
+def traffic_only(ev: Evidence) -> Fact:
+    """Is traffic on the fabric the only sign of progress, while the last step is older than any step may take?
+
+    Storage over the same port, or another job's share of it, moves bytes as well; so does an evaluation without step lines.
+    """
+    found = ev.derive(pulse)
+    too_old = found.age_s is not None and found.age_s > found.limit_s
+    only = bool(found.yes) and too_old and all("payload" in sign for sign in found.yes)
+    text = f"{found.yes[0]}, and no step for {found.age_s:.0f}s" if only and found.age_s is not None else ""
+    return known(only, text=text, provenance=ev.seen(*found.provenance[:8]))
+
+
 @fact("progress.stall_age_s", type="number", unit="s")
 def stall_age(ev: Evidence) -> Fact:
     """How long ago the last step ended (0 while the job advances)."""
