@@ -104,3 +104,15 @@ def test_in_random_jobs_a_rank_that_takes_another_branch_is_apart(seeds):
         right += apart(p) == rank
     # Where exchanges between stages stand among the waits, nothing is said.
     assert seen > 50 and right > 20
+
+
+def test_of_three_that_wait_for_each_other_the_one_that_did_as_the_rest_of_the_job_is_not_apart():
+    groups = {
+        "0": ("default_pg", [0, 1, 2, 3, 4, 5]), "1": ("TP", [0, 1, 2]), "2": ("TP", [3, 4, 5]),
+    }  # fmt: skip
+    swapped = [*steps("1"), "0 5 all_reduce open"]
+    right = [*steps("2"), "2 5 all_reduce", "0 5 all_reduce open"]
+    p = picture(
+        {0: swapped, 1: swapped, 2: [*steps("1"), "1 5 all_reduce open"], 3: right, 4: right, 5: right}, groups
+    )
+    assert p.cycles == [[0, 1, 2]] and apart(p) is None

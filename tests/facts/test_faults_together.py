@@ -1,0 +1,111 @@
+"""Faults that come together, end while one looks, or hide behind wrong names: nobody innocent is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from written_activity import compiles, watch
+from written_dumps import add_dumps, everyone, report, world_with
+from written_evidence import NOW, World
+from written_silence import LATE, OPEN, ask, dumps, world
+
+STOOD = 100.0
+
+
+def frozen(programs, **row):
+    return world_with(programs, **row).fabric(0).log(last_ago=STOOD)
+
+
+# ---------------------------------------------------------------- a phase beside a fault
+
+
+def test_a_rank_that_compiles_beside_a_node_that_nobody_reaches_is_no_phase_that_ends_well():
+    w = dumps(world("gpu003"), r2=LATE)
+    ask(w, "gpu001", {"gpu003": "timeout"})
+    told = report(watch(w, compiles(2)))
+    assert told.verdict.cause == "inconclusive/perhaps_busy" and not told.culprits
+
+
+def test_a_rank_that_compiles_beside_a_port_without_link_is_no_phase_that_ends_well():
+    w = world_with(everyone(OPEN, r2=LATE)).fabric(0, carrier=0).log(last_ago=STOOD)
+    assert w.fact("links.down_now").value
+    told = report(watch(w, compiles(2)))
+    assert told.verdict.id == "inconclusive" and not told.culprits
+
+
+# ---------------------------------------------------------------- the end of training
+
+
+DONE = {"id": "training_finished", "line_no": 9000, "text": "[after training is done] datetime: 2026-11-30 21:40:01"}
+
+
+def finished(programs):
+    w = world_with(programs).fabric(0)
+    hit = {**DONE, "at": NOW - 50, "last_at": NOW - 50, "count": 1, "groups": {}}
+    return w.log(last_ago=STOOD, hits=[hit])
+
+
+def test_a_job_whose_ranks_all_left_the_loop_shuts_down():
+    told = report(finished(everyone(["0 1 all_reduce"])))
+    assert told.verdict.cause == "busy/teardown" and told.exit_code == 0
+
+
+def test_a_rank_that_left_the_loop_alone_holds_the_others_although_the_log_says_that_training_is_done():
+    told = report(finished(everyone(OPEN, r7=LATE)))
+    assert (told.verdict.cause, [c.rank for c in told.culprits]) == ("deadlock/uneven_inputs", [7])
+
+
+# ---------------------------------------------------------------- what ends while one looks
+
+
+def test_a_rank_that_ended_between_the_looks_is_told_although_steps_were_made():
+    w = World()
+    w.dead = {3: "B"}
+    told = report(w.processes().fabric(1e6).log(last_ago=0.5))
+    assert told.verdict.cause == "inconclusive/just_now" and told.exit_code == 11 and not told.culprits
+
+
+def test_a_stall_that_ended_before_the_records_were_written_accuses_nobody():
+    w = World().processes().fabric(0).log(last_ago=STOOD)
+    add_dumps(w, everyone(OPEN, r2=LATE), created=NOW - 0.15, mtime=NOW - 0.1)
+    told = report(w)
+    assert told.verdict.id == "healthy" and not told.culprits
+    again = World().processes().fabric(0).log(last_ago=STOOD)
+    add_dumps(again, everyone(OPEN, r2=LATE))
+    assert report(again).verdict.cause == "stuck_rank/host"
+
+
+# ---------------------------------------------------------------- names
+
+
+def named_as(w, node, hostname):
+    w.samples = [
+        replace(s, data={**s.data, "hostname": hostname}) if s.probe == "reach" and s.node == node else s
+        for s in w.samples
+    ]
+    return w
+
+
+@pytest.mark.parametrize("hostname", ["gpu003", "gpu003.cluster.example"])
+def test_a_node_that_answers_under_the_name_of_another_of_the_job_makes_every_verdict_void(hostname):
+    w = World()
+    w.dead = {3: "A"}
+    w = named_as(w.processes().fabric(0).log(last_ago=STOOD), "gpu002", hostname)
+    told = report(w)
+    assert told.verdict.cause == "inconclusive/misnamed" and not told.culprits
+
+
+@pytest.mark.parametrize("hostname", ["", "gpu002", "gpu002.cluster.example", "login7", "localhost"])
+def test_a_hostname_that_is_its_own_or_nobodys_says_nothing(hostname):
+    w = named_as(World().processes().fabric(1e6).log(last_ago=0.5), "gpu002", hostname)
+    assert w.fact("hosts.misnamed").value == 0
+    assert report(w).verdict.id == "healthy"
+
+
+def test_nodes_of_one_short_name_in_two_domains_are_not_mixed_up():
+    w = World(nodes=2)
+    w.names = ["gpu1.east", "gpu1.west"]
+    w.job = replace(w.job, nodes=tuple(replace(n, name=name) for n, name in zip(w.job.nodes, w.names, strict=True)))
+    w = named_as(named_as(w.processes(), "gpu1.east", "gpu1"), "gpu1.west", "gpu1")
+    assert w.fact("hosts.misnamed").value == 0
