@@ -21,7 +21,7 @@ MOST = 12  # lines of one list; the case holds everything
 
 # Facts that are worth a line when they are true and did not become the verdict: (fact, class, words).
 FINDINGS = (
-    ("links.other_down", "nic", "a port that the job does not use changed; it is not the cause"),
+    ("links.other_down", "nic", "a port that the job is not known to use changed"),
     ("links.down_now", "nic", "a port of the job has no link"),
     ("links.down_apart", "nic", "a port of the job has no link, but lost it at another time than the stall's"),
     ("links.survived", "nic", "a port of the job lost its link and has it again"),

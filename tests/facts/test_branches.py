@@ -112,7 +112,5 @@ def test_of_three_that_wait_for_each_other_the_one_that_did_as_the_rest_of_the_j
     }  # fmt: skip
     swapped = [*steps("1"), "0 5 all_reduce open"]
     right = [*steps("2"), "2 5 all_reduce", "0 5 all_reduce open"]
-    p = picture(
-        {0: swapped, 1: swapped, 2: [*steps("1"), "1 5 all_reduce open"], 3: right, 4: right, 5: right}, groups
-    )
+    p = picture({0: swapped, 1: swapped, 2: [*steps("1"), "1 5 all_reduce open"], 3: right, 4: right, 5: right}, groups)
     assert p.cycles == [[0, 1, 2]] and apart(p) is None

@@ -109,3 +109,60 @@ def test_nodes_of_one_short_name_in_two_domains_are_not_mixed_up():
     w.job = replace(w.job, nodes=tuple(replace(n, name=name) for n, name in zip(w.job.nodes, w.names, strict=True)))
     w = named_as(named_as(w.processes(), "gpu1.east", "gpu1"), "gpu1.west", "gpu1")
     assert w.fact("hosts.misnamed").value == 0
+
+
+# ---------------------------------------------------------------- an end by another cause
+
+
+@pytest.mark.parametrize(("code", "cause"), [(-9, "dead_rank/oom"), (-11, "dead_rank/killed")])
+def test_the_kernels_kill_of_a_stranger_is_not_the_end_of_a_rank_that_died_of_another_signal(code, cause):
+    w = World()
+    w.dead = {3: "A"}
+    at = NOW - STOOD
+    oom = {
+        "id": "oom_kill",
+        "kind": "oom",
+        "at": at,
+        "last_at": at,
+        "count": 1,
+        "text": "Killed process 999999",
+        "groups": {},
+    }
+    w.processes()
+    w.samples = [
+        replace(s, data={"readable": True, "events": [oom]}) if s.probe == "kernel" and s.node == "gpu002" else s
+        for s in w.samples
+    ]
+    exit_ = {
+        "id": "torchelastic_failed", "line_no": 5000, "at": at, "last_at": at, "count": 1, "text": "failed",
+        "groups": {"code": str(code), "lr": "1", "pid": "1003"},
+    }  # fmt: skip
+    w.fabric(0).log(last_ago=STOOD, hits=[exit_])
+    add_dumps(w, {rank: OPEN for rank in range(8) if rank != 3})
+    told = report(w)
+    assert (told.verdict.cause, [c.rank for c in told.culprits]) == (cause, [3])
+
+
+# ---------------------------------------------------------------- a phase that one rank writes
+
+
+SAVING = {"id": "checkpoint_save_begin", "line_no": 9000, "text": "saving checkpoint at iteration 100 to /ckpt"}
+
+
+def saving(programs, writer):
+    w = World()
+    w.change = {(writer, "B"): {"wchar": 800_000_000, "write_bytes": 800_000_000}}
+    w.processes().fabric(0)
+    add_dumps(w, programs)
+    hit = {**SAVING, "at": NOW - STOOD, "last_at": NOW - STOOD, "count": 1, "groups": {}}
+    return w.log(last_ago=STOOD, hits=[hit])
+
+
+def test_the_rank_that_writes_the_checkpoint_is_the_one_that_is_waited_for():
+    told = report(saving(everyone(OPEN, r1=LATE), writer=1))
+    assert told.verdict.cause == "busy/storage_phase" and told.exit_code == 0
+
+
+def test_a_checkpoint_of_one_rank_does_not_excuse_another_that_is_waited_for():
+    told = report(saving(everyone(OPEN, r3=LATE), writer=1))
+    assert told.verdict.id != "busy" and not [c for c in told.culprits if c.rank != 3]

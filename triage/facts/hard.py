@@ -85,18 +85,22 @@ def _of_the_kernel(ev: Evidence) -> list[HardEvent]:
             if near_the_stall(ev, node, ours):
                 text = f"the kernel of {node} killed a process for lack of memory: {str(event.get('text', ''))[:120]}"
                 owners = _owners(ev, gone[node], event)
+                if not owners:
+                    continue  # whoever is gone there ended by another signal: the kernel killed a stranger
                 part = Part("rank", node, owners[0], why=text) if len(owners) == 1 else Part("node", node, why=text)
                 events.append(HardEvent("oom", part, ours, text, sample, _process(ev, node)))
     return events
 
 
 def _owners(ev: Evidence, gone: list[int], event: Mapping[str, Any]) -> list[int]:
-    """Which of a node's gone ranks the kill may have hit: the one whose process it names; else any of them."""
+    """Which of a node's gone ranks the kill may have hit: the one whose process it names; else any that may have ended by
+    signal 9, its own or that of a worker of its (which leaves a plain exit code)."""
     table = ev.derive(rank_table)
     groups = event.get("groups")
     pid = str(groups.get("pid", "")) if isinstance(groups, Mapping) else ""
     named = [rank for rank in gone if pid and str(table.rows[rank].pid) == pid]
-    return named or gone
+    codes = {rank: table.rows[rank].exit_code for rank in gone}
+    return named or [rank for rank, code in codes.items() if code is None or signal_of(code) in (0, 9)]
 
 
 # ---------------------------------------------------------------- facts
