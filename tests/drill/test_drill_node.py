@@ -128,7 +128,7 @@ def test_a_cut_longer_than_the_retries_is_never_recovered_from_though_the_link_i
         any(f" {plan.nodes[rank]}:" in line and known[rank] in line for rank in known) for line in lines
     )
     events = [line.split("event: ")[1] for line in nccl_lines(cluster, "async error event")]
-    assert events == ["port error(10)", "port active(9)"]
+    assert events == ["port error", "port active"]
     assert all(f" {node}:" in line for line in nccl_lines(cluster, "async error event"))
     gave_up = {name: rose(before[name], errors(cluster, name))["req_transport_retries_exceeded"] for name in plan.nodes}
     printers = {name: sum(f" {name}:" in line for line in lines) for name in plan.nodes}
@@ -148,7 +148,7 @@ def test_a_port_that_stays_down_shows_it_everywhere_and_answers_nobody(cluster: 
     first = ports(cluster, node)
     assert (first[plan.hca]["state"], first[plan.hca]["phys_state"]) == ("DOWN", "Disabled")
     assert (first[plan.nic]["state"], first[plan.nic]["carrier"]) == ("down", 0)
-    assert nccl_lines(cluster, "port error(10)") and not nccl_lines(cluster, "port active")
+    assert nccl_lines(cluster, "port error") and not nccl_lines(cluster, "port active")
     assert not answers(address(cluster, 0)) and answers(address(cluster, 1))
     second = ports(cluster, node)
     assert [second[plan.hca][way] for way in ("rx_bytes", "tx_bytes")] == [
@@ -158,7 +158,7 @@ def test_a_port_that_stays_down_shows_it_everywhere_and_answers_nobody(cluster: 
         assert client.exec_command("echo here")[1].read() == b"here\n"
     cluster.send(node, {"link": "up"})
     wait_for(lambda: answers(address(cluster, 0)))
-    assert wait_for(lambda: nccl_lines(cluster, "port active(9)"))
+    assert wait_for(lambda: nccl_lines(cluster, "port active"))
 
 
 def test_a_flap_of_a_port_that_the_job_does_not_use_touches_no_byte_of_it(cluster: Cluster) -> None:
