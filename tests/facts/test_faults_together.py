@@ -76,6 +76,18 @@ def test_a_stall_that_ended_before_the_records_were_written_accuses_nobody():
     assert report(again).verdict.cause == "stuck_rank/host"
 
 
+def test_one_node_that_claims_records_of_all_ranks_does_not_make_a_frozen_job_move():
+    w = World().processes().fabric(0).log(last_ago=STOOD)
+    add_dumps(w, everyone(OPEN, r2=LATE))
+    liar = add_dumps(World(), everyone(OPEN), created=NOW - 0.15, mtime=NOW - 0.1)
+    claimed = [row for s in liar.samples if s.probe == "flight_recorder" for row in s.data["ranks"]]
+    w.samples = [
+        replace(s, data={"ranks": claimed}) if s.probe == "flight_recorder" and s.node == "gpu004" else s
+        for s in w.samples
+    ]
+    assert w.fact("progress.advancing").value is False
+
+
 # ---------------------------------------------------------------- names
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from triage.facts.clocks import clock_offsets, log_sample, log_shift
 from triage.facts.evidence import Evidence
 from triage.facts.pace import job_series
+from triage.facts.ranktable import rank_table
 from triage.facts.steps import job_steps
 from triage.model import Sample
 
@@ -75,6 +76,7 @@ def after_the_looks(ev: Evidence) -> tuple[list[str], list[Sample]]:
     """Signs that the job went on when it was not looked at any more: most flight records that were written for us hold
     operations that began after the last look, by the clock of their node. A stall that ended meanwhile shows so."""
     looked = {s.node: s.at for look in "AB" for s in ev.of("ranks", look) if s.at is not None}
+    node_of = ev.derive(rank_table).node_of
     began, told = {}, 0
     for sample in ev.of("flight_recorder"):
         rows = sample.data.get("ranks")
@@ -84,9 +86,11 @@ def after_the_looks(ev: Evidence) -> tuple[list[str], list[Sample]]:
             at = looked.get(sample.node)
             if not isinstance(newest, int | float) or at is None or sample.at is None:
                 continue
+            if node_of(row["rank"]) != sample.node:
+                continue  # a node has no say on ranks of another
             told += 1
             if at + ROUNDING_S < newest <= sample.at + ROUNDING_S:
-                began[row.get("rank")] = sample
+                began[row["rank"]] = sample
     if not began or 2 * len(began) < told:
         return [], []
     seen = list({sample.node: sample for sample in began.values()}.values())
