@@ -105,6 +105,12 @@ def test_the_top_level_holds_what_it_should():
     assert {name for name in found if not name.startswith(".")} == wanted
 
 
+def test_no_two_test_files_share_a_name():
+    """pytest imports each by its bare name: two of one name stop the whole suite, not each room alone."""
+    names = [path.name for path in modules(ROOT / "tests") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_every_finding_and_every_hint_is_about_a_fact_that_exists():
     from triage.facts import registry
     from triage.narrate import FINDINGS, LEARN
