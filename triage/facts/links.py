@@ -93,6 +93,17 @@ def _why_down(trace: Trace) -> str:
     return f"{trace.port.name} of {trace.port.node} has no link {looks}{since}"
 
 
+@fact("links.just_down", type="number", unit="ports", parts="nic")
+def just_down(ev: Evidence) -> Fact:
+    """Ports of the job that had link in look A and have none in the newest one: what that does to the job is yet to show."""
+    told = [port for port in job_ports(ev) if port.down is not None and port.down_before is not None]
+    if not told:
+        return unknown("no port that the job is known to use was seen in both looks")
+    lost = [port for port in told if port.down and not port.down_before]
+    parts = [port.part(f"{port.name} of {port.node} lost its link between the looks") for port in lost]
+    return known(parts=parts, provenance=ev.seen(*(p.sample for p in lost[:MOST_PROVENANCE] if p.sample is not None)))
+
+
 @fact("links.down_apart", type="number", unit="ports", parts="nic")
 def down_apart(ev: Evidence) -> Fact:
     """Ports of the job without link that lost it at another time than the stall's, or never had it: a finding."""

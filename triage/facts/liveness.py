@@ -103,6 +103,17 @@ def stopped(ev: Evidence) -> Fact:
     return _in_state(ev, "T", how_stopped)
 
 
+@fact("ranks.stopped_now", type="number", unit="ranks", parts="rank")
+def stopped_now(ev: Evidence) -> Fact:
+    """Ranks whose process is stopped in the newest look, whatever it was before: no job goes on for long without them."""
+    seen = [row for row in ev.derive(rank_table).rows.values() if row.alive]
+    if not seen:
+        return unknown("no live rank process was seen")
+    rows = [row for row in seen if (row.last or row.first) is not None and str(row.state).upper() == "T"]
+    parts = [Part("rank", row.node, row.rank, why=f"its process is stopped (state {row.state}) now") for row in rows]
+    return known(parts=parts, provenance=_provenance(ev, rows))
+
+
 @fact("ranks.d_state", type="number", unit="ranks", parts="rank")
 def d_state(ev: Evidence) -> Fact:
     """Ranks in uninterruptible sleep (state D) in every look that shows them: the kernel waits for a device or mount."""
