@@ -13,13 +13,20 @@ On the wire (standard input and output of the remote command):
                        {"_done":"A","id":1}
                        {"_end":{"interpreter":"...","cpu_s":{...},"killed":0,"unkillable":[]}}
 
+A program that the operator carries along (py-spy) comes before the request that names it, in lines of their own, and is kept
+in memory; it is handed to the probes whose arguments say {"carry": "py-spy"}:
+
+    operator -> node   {"carry":"py-spy","machine":"x86_64","first":true,"last":false,"data":"<base64 of a piece, deflated>"}
+
 End of input means that the operator is gone: everything is killed. A cut cable sends no end of input, so the runner
 also has a deadline of its own (notes/prototype-findings.md 2.2). Nothing is written on the node.
 
 Python 3.6 ... 3.13, standard library only. Files with a leading underscore are no probes.
 """
 
+import base64
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -29,6 +36,7 @@ import subprocess
 import sys
 import time
 import types
+import zlib
 
 STATUSES = ("ok", "absent", "denied", "timeout", "malformed", "error")
 DEFAULTS = {
@@ -41,6 +49,9 @@ DEFAULTS = {
 }
 GRACE_S = 0.25  # from SIGKILL until "does not die" may be said
 MAX_REQUEST = 1 << 20
+MAX_CARRIED = 32 << 20  # of one program that is carried along
+MEMFD = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
+MFD_CLOEXEC, MFD_EXEC = 1, 16
 MAX_NOTES, MAX_NOTE = 20, 300
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "ppc64le": 273}
@@ -76,6 +87,8 @@ class Ctx(object):
         self.look = look
         self.deadline = time.monotonic() + 3600.0 if deadline is None else deadline
         self.notes = []
+        # A descriptor of the program that was carried along, or why there is none.
+        self.carried, self.carried_why = None, ""
         self._told_denied = False
 
     def left(self):
@@ -134,15 +147,19 @@ class Ctx(object):
             self._tell_denied(path, exc)
             return []
 
-    def run(self, argv, timeout_s, limit=1 << 20):
-        """(exit code or None, stdout, stderr) of a command of the host; never run below another root."""
+    def run(self, argv, timeout_s, limit=1 << 20, fds=()):
+        """(exit code or None, stdout, stderr) of a command of the host; never run below another root.
+
+        fds   descriptors that it may have beside these: a program in memory is one
+        """
         if not self.real:
             return None, "", "not run: other root"
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin", "LC_ALL": "C", "TZ": "UTC"}
         try:
             child = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd="/"
-            )
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd="/",
+                pass_fds=fds,
+            )  # fmt: skip
         except (OSError, ValueError) as exc:
             return None, "", "%s: %s" % (argv[0], exc)
         until = time.monotonic() + min(timeout_s, self.left())
@@ -232,11 +249,16 @@ def encode(answer):
         return json.dumps(dict(answer, status="error", data={}, notes=[describe(exc)])).encode("ascii")
 
 
-def detach(wfd, memory_bytes, libc):
-    """Make this child harmless: own session, descriptors 0 to 2 to nowhere, limits, and it dies with the runner."""
+def detach(wfd, memory_bytes, libc, carried=None):
+    """Make this child harmless: own session, descriptors 0 to 2 to nowhere, limits, and it dies with the runner.
+
+    Its answer goes to descriptor 3; the program that was carried along for it, if one was, becomes descriptor 4.
+    """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
+    if carried is not None:
+        carried = fcntl.fcntl(carried, fcntl.F_DUPFD, 16)  # out of the way of 0 to 4
     if libc is not None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     null = os.open(os.devnull, os.O_RDWR)
@@ -245,12 +267,16 @@ def detach(wfd, memory_bytes, libc):
     if wfd != 3:
         os.dup2(wfd, 3)
     os.set_inheritable(3, False)
+    if carried is not None:
+        os.dup2(carried, 4)
+        os.set_inheritable(4, False)
+    kept = 3 if carried is None else 4
     try:
         others = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
         others = range(4, 256)
     for fd in others:
-        if fd > 3:
+        if fd > kept:
             try:
                 os.close(fd)
             except OSError:
@@ -295,6 +321,42 @@ class Child(object):
         self.mute = False
 
 
+class Carried(object):
+    """A program that comes in pieces, in memory only: no file system is touched, and it is gone with the last descriptor."""
+
+    def __init__(self, libc):
+        self.fd, self.why, self.size, self.whole = None, "", 0, False
+        self.inflate = zlib.decompressobj()
+        machine = os.uname().machine
+        if libc is None or machine not in MEMFD:
+            self.why = "this interpreter cannot make a file in memory"
+            return
+        # From Linux 6.3 on a site may say that files in memory are not executable unless asked for; older ones know no such flag.
+        for flags in (MFD_CLOEXEC | MFD_EXEC, MFD_CLOEXEC):
+            fd = libc.syscall(MEMFD[machine], b"triage", flags)
+            if fd >= 0:
+                self.fd = fd
+                return
+        self.why = "the kernel refuses a file in memory"
+
+    def add(self, data, last):
+        if self.fd is None or self.whole:
+            return
+        try:
+            raw = self.inflate.decompress(base64.b64decode(data), MAX_CARRIED - self.size + 1)
+            self.size += len(raw)
+            if self.size > MAX_CARRIED or self.inflate.unconsumed_tail:
+                raise ValueError("more than %d MiB" % (MAX_CARRIED >> 20))
+            write_all(self.fd, raw)
+            if last and not self.inflate.eof:
+                raise ValueError("cut off")
+        except (ValueError, TypeError, OSError, zlib.error) as exc:
+            os.close(self.fd)
+            self.fd, self.why = None, "it did not come whole: %s" % exc
+            return
+        self.whole = last
+
+
 class Look(object):
     """One request of the operator: probes to run at once, each until its own limit or the request's."""
 
@@ -321,6 +383,7 @@ class Runner(object):
         self.looks, self.children, self.out, self.request = [], {}, bytearray(), bytearray()
         self.sent, self.killed, self.over = 0, 0, False
         self.libc = c_library()
+        self.carried = {}  # name -> Carried
 
     # ---- life
 
@@ -424,6 +487,9 @@ class Runner(object):
     def accept(self, line):
         try:
             request = json.loads(line.decode("utf-8"))
+            if "carry" in request:
+                self.take(request)
+                return
             look = Look(
                 str(request["look"]),
                 request.get("id"),
@@ -434,6 +500,30 @@ class Runner(object):
             self.say({"_error": "bad request: " + describe(exc)})
             return
         self.add(look)
+
+    def take(self, piece):
+        """One piece of a program that is carried along. For another machine it is not kept."""
+        name = str(piece["carry"])[:32]
+        if piece.get("first"):
+            old = self.carried.pop(name, None)
+            if old is not None and old.fd is not None:
+                os.close(old.fd)
+            self.carried[name] = Carried(self.libc if piece.get("machine") == os.uname().machine else None)
+            if piece.get("machine") != os.uname().machine:
+                self.carried[name].why = "it is for %s, and this is %s" % (
+                    str(piece.get("machine"))[:32],
+                    os.uname().machine,
+                )
+        if name in self.carried:
+            self.carried[name].add(piece.get("data"), bool(piece.get("last")))
+
+    def program_for(self, args):
+        """(descriptor or None, why not) of the program that these arguments name."""
+        name = args.get("carry") if isinstance(args, dict) else None
+        found = self.carried.get(name) if isinstance(name, str) else None
+        if found is None:
+            return None, ""
+        return (found.fd, "") if found.whole else (None, found.why or "it did not come whole")
 
     def add(self, look):
         self.looks.append(look)
@@ -489,8 +579,10 @@ class Runner(object):
     def be_child(self, look, name, collect, wfd, deadline):
         try:
             free = name in self.config["memory_free"]
-            detach(wfd, 0 if free else int(self.config["memory_bytes"]), self.libc)
+            program, why = self.program_for(look.probes[name])
+            detach(wfd, 0 if free else int(self.config["memory_bytes"]), self.libc, program)
             ctx = Ctx(*self.roots, args=look.probes[name], look=look.name, deadline=deadline)
+            ctx.carried, ctx.carried_why = (None if program is None else 4), why
             write_all(3, encode(answer_of(collect, ctx)) + b"\n")
         except BaseException as exc:
             try:

@@ -16,6 +16,8 @@ Fooled by   a job that prints nothing between steps, or whose output is buffered
 """
 
 import calendar
+import importlib
+import itertools
 import os
 import re
 import stat
@@ -39,6 +41,7 @@ PROBE = {
         "lines: line of each of them, counted as in hits",
         "last_line_no": "of iterations: line of the newest step (of the first line that tells its number), counted as in hits",
         "hits": "known lines, one per (id, groups, prefix): at of the first, last_at and line_no of the last",
+        "watchdog": "what the watchdogs of all ranks say, folded: columns, rows, left_out (_watchdog.py)",
         "tail": "last lines, 300 characters each",
     },
 }
@@ -48,10 +51,12 @@ BLOCK = 1 << 20
 LINE = 4096  # what of a line is looked at
 MAX_HITS = 200
 FIRST_HITS, LAST_HITS = 20, 40  # of one signature: how it began and where it stands now; the middle is counted only
+FEW_FIRST, FEW_LAST = 4, 8  # of one whose lines are folded in the table as well
 MAX_LINES_OF_ONE = 20000  # lines of one block that one signature may look at
 MAX_SERIES = 2000  # steps told, unless args["series"] asks for fewer
 DAY = 86400.0
 ZONES = 14 * 3600.0
+SET_BACK_S = 1200.0  # no writer's lines are out of order by so much; Lord Howe Island sets back by a half hour
 
 ANSI = re.compile("\x1b(?:\\[[0-9;?]{0,16}[ -/]?[@-~]|\\][^\x07\x1b]{0,256}(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
 # Who printed: srun -l "3: ", torch "[rank3]:", torchrun --tee "[default3]:", mpirun "[1,3]<stdout>:", pdsh "gpu003: ".
@@ -123,9 +128,17 @@ NOT_TRAINING = re.compile("(?i)map|load|token|generat|filter|shard|sav|eval|vali
 # ---------------------------------------------------------------- pure: lines and times
 
 
+def _helper(name):
+    """A helper beside this file: on a node by its name, on the operator's side as a part of the package."""
+    return importlib.import_module("%s.%s" % (__package__, name) if __package__ else name)
+
+
 def clean(text, limit=300):
     """Bounded text without colour codes and control characters: what a rank prints is untrusted input."""
-    text = ANSI.sub("", text[: limit * 4])
+    text = text[: limit * 4]
+    text = ANSI.sub("", text) if "\x1b" in text else text
+    if text.isprintable():  # nearly every line
+        return text[:limit].rstrip()
     return "".join(c if c.isprintable() else " " for c in text[:limit]).rstrip()
 
 
@@ -206,6 +219,16 @@ def measured_offset(newest, mtime, last_is_dated):
     return quarter
 
 
+def undate_before_a_jump(series):
+    """Take the times off the steps before the clock was set back (the end of summer time): they are of another zone."""
+    for i in range(len(series) - 1, 0, -1):
+        at, above = series[i][1], series[i - 1][1]
+        if at is not None and above is not None and at < above - SET_BACK_S and series[i][0] > series[i - 1][0]:
+            for row in series[:i]:
+                row[1] = None
+            return
+
+
 def compile_signatures(signatures):
     """[(id, [hint bytes], regex)]; each matching line holds one of the hints, so that most lines cost nothing."""
     ready = []
@@ -250,15 +273,19 @@ def lines_with(block, hints, limit=MAX_LINES_OF_ONE):
 class _Log(object):
     """What has been learnt of a log so far, block after block."""
 
-    def __init__(self, signatures, reference, since, told_offset):
+    def __init__(self, signatures, reference, since, told_offset, rank=None):
         self.signatures = compile_signatures(signatures)
+        helper = _helper("_watchdog")
+        self.table, self.folded = helper.Table(rank), frozenset(helper.FOLDED)
+        self.tabled = frozenset(helper.KINDS) | {helper.START}
         self.reference = reference
         # The zone is measured at the end: until then a line may be dated up to 14 hours too early.
         self.since = None if since is None else since - (ZONES if told_offset is None else 0.0)
-        self.offset = told_offset or 0.0
+        self.offset, self.zone_told = told_offset or 0.0, told_offset is not None
         self.first_at = self.newest_at = None
         self.before = None  # time of the last dated line of the blocks before
-        self.explicit = False
+        self.explicit = self.plain = False  # lines that tell their zone; lines that do not
+        self.pairs = set()  # zones that a line of one kind next to one of the other kind comes to
         self.newlines = self.order = 0
         self.hits, self.left_out = {}, {}
         self.series = {}  # format -> prefix -> [[iteration, at, elapsed ms, line], …]
@@ -278,8 +305,31 @@ class _Log(object):
                 return found[0] - (0.0 if found[1] else self.offset), False
         return self.before, False
 
+    def pair(self, block):
+        """Lay lines that tell no zone beside neighbours that do; the first block's word is taken for the whole log."""
+        before = None
+        found = set()
+        for raw in (block[:131072] + b"\n" + block[-131072:]).split(b"\n")[:800]:
+            stamp = stamp_of(text_of(raw), self.reference)
+            if not stamp:
+                continue
+            self.explicit, self.plain = self.explicit or stamp[1], self.plain or not stamp[1]
+            if before is not None and before[1] != stamp[1]:
+                away = (before[0] - stamp[0]) if stamp[1] else (stamp[0] - before[0])
+                whole = round(away / 900.0) * 900.0
+                # A line may be minutes younger than the one above it: only neighbours of one moment speak.
+                if abs(away - whole) <= 30.0 and abs(whole) <= ZONES:
+                    found.add(whole)
+            before = stamp
+        if not self.newlines and not self.zone_told and len(found) == 1:
+            self.offset = next(iter(found))
+            self.pairs = found
+        elif found and found != self.pairs:
+            self.pairs |= found
+
     def feed(self, block, last):
         """Take a block of whole lines (the very last one may be torn)."""
+        self.pair(block)
         self.dates(block)
         self.find_hits(block)
         self.find_iterations(block, last)
@@ -308,7 +358,7 @@ class _Log(object):
             self.newest_at = max(self.newest_here, self.newest_at or self.newest_here)
 
     def find_hits(self, block):
-        touched = []
+        touched, tabled = [], []
         for name, hints, regex in self.signatures:
             spans = lines_with(block, hints)
             if len(spans) >= MAX_LINES_OF_ONE:
@@ -322,10 +372,13 @@ class _Log(object):
                 groups, prefix = groups_of(found), prefix_of(line)[0]
                 key = (prefix, tuple(sorted(groups.items())))
                 hit = kept.get(key)
-                if hit is None:
+                if hit is None or name in self.tabled:
                     at, dated = self.at(block, start, end)
                     if self.since is not None and at is not None and at < self.since:
                         continue
+                    if name in self.tabled:
+                        tabled.append((start, name, found, line, prefix, at, dated))
+                if hit is None:
                     hit = kept[key] = {
                         "id": name,
                         "at": at,
@@ -338,7 +391,7 @@ class _Log(object):
                         "_order": self.order,
                     }
                     self.order += 1
-                    if len(kept) > FIRST_HITS + LAST_HITS:
+                    if len(kept) > sum(self.room(name)):
                         self.drop_middle(name)
                 hit["count"] += 1
                 if "_span" not in hit:
@@ -353,18 +406,31 @@ class _Log(object):
             hit["line_no"] = number
             if hit["count"] > 1:
                 hit["last_at"] = self.at(block, start, end)[0]
+        self.fill_table(block, tabled)
+
+    def fill_table(self, block, tabled):
+        """Hand the lines of all watchdogs to the table, in the order of the log."""
+        pos, number = 0, self.newlines + 1
+        for start, name, found, line, prefix, at, dated in sorted(tabled, key=lambda item: item[0]):
+            number, pos = number + block.count(b"\n", pos, start), start
+            groups = {k.split("__")[0]: v for k, v in found.groupdict().items() if v is not None}
+            self.table.take(name, groups, line, prefix, at, dated, number)
+
+    def room(self, name):
+        """How many of its first and of its last hits are kept of a signature."""
+        return (FEW_FIRST, FEW_LAST) if name in self.folded else (FIRST_HITS, LAST_HITS)
 
     def drop_middle(self, name):
         """Forget the oldest hit behind the first ones of a signature; it stays counted."""
         kept = self.hits[name]
-        key = sorted(kept, key=lambda k: kept[k]["_order"])[FIRST_HITS]
+        key = next(itertools.islice(kept, self.room(name)[0], None))  # they stand in the order in which they came
         self.left_out[name] = self.left_out.get(name, 0) + max(1, kept.pop(key)["count"])
 
     def told_hits(self):
         """All hits in the order of the log, at most MAX_HITS: the noisiest signature gives way."""
         while sum(len(kept) for kept in self.hits.values()) > MAX_HITS:
             noisy = max(self.hits, key=lambda n: len(self.hits[n]))
-            if len(self.hits[noisy]) > FIRST_HITS:
+            if len(self.hits[noisy]) > self.room(noisy)[0]:
                 self.drop_middle(noisy)
             else:
                 self.hits[noisy].popitem()
@@ -474,6 +540,7 @@ def reduce_log(
     truncated_head=False,
     left=None,
     series=MAX_SERIES,
+    rank=None,
 ):
     """What a log tells, from its bytes (one bytes object, or an iterable of chunks in order).
 
@@ -484,12 +551,13 @@ def reduce_log(
                 told, only those more than 14 hours before it. Steps are never left out: each has its line and its date
     left        a function: seconds left (the reading stops early, `complete` is then false)
     series      training steps told, the last ones
+    rank        the global rank whose log it is, where that is known: lines without a tag are then its own
     Returns the keys of the probe's data that need no file: truncated_head, complete, first_at, newest_at, zone,
-    offset_s, tail, iterations, hits, hits_left_out, lines.
+    offset_s, tail, iterations, hits, hits_left_out, lines, watchdog.
     """
     if isinstance(chunks, (bytes, bytearray)):
         chunks = [bytes(chunks[i : i + BLOCK]) for i in range(0, len(chunks), BLOCK)]
-    log = _Log(signatures, mtime if mtime is not None else now, since, offset_s)
+    log = _Log(signatures, mtime if mtime is not None else now, since, offset_s, rank)
     recent, complete = b"", True
     for block, last in whole_lines(chunks):
         recent = (recent + block)[-65536:]
@@ -500,11 +568,14 @@ def reduce_log(
             break
     told = [line for line in recent.split(b"\n") if line.strip()]
     last_is_dated = bool(told) and stamp_of(text_of(told[-1][-LINE:]), log.reference) is not None
-    zone = "utc" if log.explicit or offset_s is not None else "unknown"
-    shift = None if zone == "utc" else measured_offset(log.newest_at, mtime, last_is_dated)
+    # Lines of both kinds: what those without a zone mean is told by their neighbours, or not at all.
+    told = log.explicit and (not log.plain or len(log.pairs) == 1)
+    zone = "utc" if told or offset_s is not None else "unknown"
+    shift = None if zone == "utc" or log.explicit else measured_offset(log.newest_at, mtime, last_is_dated)
     iterations = log.iterations()
     for name in ("series", "lines"):
         iterations[name] = iterations[name][-series:]
+    undate_before_a_jump(iterations["series"])
     hits = log.told_hits()
     if shift is not None:
         zone = "utc"
@@ -529,6 +600,7 @@ def reduce_log(
         "iterations": iterations,
         "hits": hits,
         "hits_left_out": log.left_out,
+        "watchdog": log.table.told(_helper("_records").fold, shift or 0.0),
     }
 
 

@@ -236,3 +236,34 @@ def test_only_records_that_say_so_count_as_pokes(told, tmp_path):
     run = run_of(world(), tmp_path)
     investigate._ask(run, Fleet(answer, liar), request("flight_recorder", *ranks(2)), outcome())
     assert run.pokes == (1 if isinstance(told, list) and isinstance(told[0], dict) else 0)
+
+
+# ---------------------------------------------------------------- stacks
+
+
+def test_the_suspects_ranks_are_looked_at_and_of_each_peers_node_one_rank():
+    told = plan(request("stacks", *ranks(4), peers=2), world().evidence())
+    assert told == {
+        "gpu003": {"ranks": [{"rank": 4, "pid": 1004}]},
+        "gpu001": {"ranks": [{"rank": 0, "pid": 1000}]},
+        "gpu008": {"ranks": [{"rank": 14, "pid": 1014}]},
+    }
+
+
+def test_where_all_ranks_live_on_the_suspects_node_its_others_are_the_peers():
+    w = World(nodes=1)
+    w.per_node = 8
+    told = plan(request("stacks", Part("rank", node="gpu001", rank=5), peers=2), w.processes().evidence())
+    assert [row["rank"] for row in told["gpu001"]["ranks"]] == [5, 0, 1]
+
+
+def test_no_other_rank_of_a_suspects_node_is_looked_at_where_other_nodes_have_peers():
+    told = plan(request("stacks", *ranks(4, 5), peers=2), world().evidence())
+    assert [row["rank"] for row in told["gpu003"]["ranks"]] == [4, 5]
+
+
+def test_a_suspect_without_a_process_is_not_looked_at_in_place_of_its_neighbour():
+    w = World(nodes=8)
+    w.dead = {4: "A"}
+    told = plan(request("stacks", *ranks(4), peers=2), w.processes().evidence())
+    assert "gpu003" not in told and set(told) == {"gpu001", "gpu008"}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from triage.facts.evidence import Evidence
+from triage.facts.launches import nccl_release, own_pid
 from triage.facts.peers import answering, fabric, management
 from triage.facts.ranktable import RankRow, rank_table
 from triage.facts.registry import other
@@ -34,6 +35,7 @@ class Asked:
 
     make: Maker
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    most: int | None = None  # nodes: one answer may tell of the whole job
 
 
 def plan(request: Request, ev: Evidence) -> dict[str, Args]:
@@ -44,6 +46,8 @@ def plan(request: Request, ev: Evidence) -> dict[str, Args]:
         ours = asked.make(request, ev, node)
         if ours is not None:
             out[node] = {**asked.defaults, **request.args, **ours}
+        if len(out) == asked.most:
+            break
     return out
 
 
@@ -92,6 +96,49 @@ def _activity(request: Request, ev: Evidence, node: str) -> Args | None:
     return {"ranks": _processes(rows)} if rows else None
 
 
+def _stacks(request: Request, ev: Evidence, node: str) -> Args | None:
+    """The suspected ranks of the node; of a node of peers one rank, which waits if that is known.
+
+    Where the whole job lives on the suspects' nodes, its other ranks there are the peers.
+    """
+    suspected = {part.rank for part in request.parts if part.rank is not None}
+    rows = sorted(ev.derive(_rows).get(node, []), key=lambda row: row.rank)
+    ours = [row for row in rows if row.rank in suspected]
+    waiting = {part.rank for part in other(ev, "waits.victims").parts}
+    others = sorted((row for row in rows if row.rank not in suspected), key=lambda row: row.rank not in waiting)
+    nodes = {part.node for part in request.parts}
+    if not ours:
+        chosen = others[:1] if node not in nodes else []
+    else:
+        alone = all(each.name in nodes for each in ev.derive(answering))
+        chosen = [*ours, *(others[: request.peers] if alone else [])]
+    return {"ranks": _processes(chosen)} if chosen else None
+
+
+def _ras(request: Request, ev: Evidence, node: str) -> Args | None:
+    """The node's live ranks as they know themselves, and whether communicators may be in their set-up now."""
+    rows = ev.derive(_rows).get(node, [])
+    rows = [row for row in rows if row.pid is not None and row.state not in ("T", "t")]
+    if not rows:
+        return None
+    version = ev.derive(nccl_release)
+    return {
+        "ranks": [{"rank": row.rank, "pid": row.pid, "ns_pid": own_pid(row)} for row in rows],
+        "world": ev.derive(rank_table).world_size,
+        "init": _set_up(ev),
+        "address": rows[0].env.get("NCCL_RAS_ADDR", ""),
+        **({"nccl": version} if version else {}),
+    }
+
+
+def _set_up(ev: Evidence) -> str:
+    """Are communicators set up by now? "past", "during", or "unclear": a set-up that hangs is old as well."""
+    if other(ev, "progress.collective_ever").value is True:
+        return "past"
+    age = other(ev, "job.age_s").value
+    return "during" if isinstance(age, int | float) and age < ev.limit("ras_init_s") else "unclear"
+
+
 def _peers(request: Request, ev: Evidence, node: str) -> Args | None:
     """The suspects' addresses, and those of some nodes that answer us: whether this peer's own fabric works."""
     suspected = {part.node for part in request.parts} - {node}
@@ -110,5 +157,7 @@ def _target(node: Node) -> dict[str, Any]:
 ASKED: Mapping[str, Asked] = {
     "flight_recorder": Asked(_dumps, {"wait_s": 6.0}),
     "activity": Asked(_activity, {"window_s": 1.5}),
+    "stacks": Asked(_stacks),
     "peers": Asked(_peers, {"timeout_s": 2.0}),
+    "ras": Asked(_ras, most=2),
 }

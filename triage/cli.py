@@ -87,6 +87,9 @@ def frozen_job(
         int, typer.Option("--looks", min=1, max=2, help="How often to look; 1 is quicker, and tells less.")
     ] = 2,
     no_poke: Annotated[bool, typer.Option("--no-poke", help="Do not ask a flight recorder for a fresh dump.")] = False,
+    carry_py_spy: Annotated[
+        Optional[str], typer.Option("--carry-py-spy", help="A py-spy binary to run from memory on suspected nodes.")
+    ] = None,
     output: OutputOption = Output.text,
     color: ColorOption = Color.auto,
     explain: ExplainOption = False,
@@ -101,20 +104,24 @@ def frozen_job(
     from triage.inputs import find_job, options
 
     found = find_job(jobid, nodes, flags, warn=say)
-    chosen = options("frozen-job", found, poke=not no_poke, run_s=timeout or None, looks=looks, say=say)
+    chosen = options(
+        "frozen-job", found, poke=not no_poke, run_s=timeout or None, looks=looks, carry=carry_py_spy, say=say
+    )
     _answer(investigate.live(found.job, chosen), output, color, explain)
 
 
 @app.command("explain")
 def explain_command(
-    folder: Annotated[str, typer.Argument(help="Folder with the flight-recorder dumps that somebody collected.")],
+    folder: Annotated[
+        str, typer.Argument(help="Folder with the flight-recorder dumps or logs that somebody collected.")
+    ],
     profile: ProfileOption = None,
     state_dir: StateOption = None,
     output: OutputOption = Output.text,
     color: ColorOption = Color.auto,
     explain: ExplainOption = False,
 ) -> None:
-    """Find the culprit from a folder of flight-recorder dumps; no cluster needed."""
+    """Find the culprit from a folder of flight-recorder dumps and logs; no cluster needed."""
     from triage import config
 
     flags = {"profile": profile, "state_dir": state_dir}
@@ -169,7 +176,9 @@ def replay(
 def drill(
     scenario: Annotated[Optional[str], typer.Argument(help="What to break; see --list.")] = None,
     fault: Annotated[str, typer.Option("--fault", help="Which fault of the scenario.")] = "",
-    nodes: Annotated[int, typer.Option("--nodes", help="Fake nodes.")] = 4,
+    nodes: Annotated[
+        Optional[int], typer.Option("--nodes", help="Fake nodes: 4, or 2 with torch, if not given.")
+    ] = None,
     ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", help="Ranks on each node.")] = 2,
     speed: Annotated[
         float, typer.Option("--speed", help="Speed of the slow rank as a share of the others, 0.01 to below 1.")
@@ -183,7 +192,7 @@ def drill(
         Optional[list[str]], typer.Option("--blind", help="Hide a source from triage; repeatable.")
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="What the fake nodes are made of.")] = "processes",
-    engine: Annotated[str, typer.Option("--engine", help="What the job is made of.")] = "ring",
+    engine: Annotated[str, typer.Option("--engine", help="What the job is made of: ring or torch.")] = "ring",
     truth: Annotated[Optional[str], typer.Option("--truth", help="Write what really happened to this file.")] = None,
     state_dir: StateOption = None,
     output: OutputOption = Output.text,

@@ -23,6 +23,7 @@ from triage.facts import registry
 from triage.facts.evidence import Evidence
 from triage.facts.pace import Series, job_series
 from triage.facts.ranktable import rank_table
+from triage.facts.stacks import groups as stack_groups
 from triage.model import Fact, Finding, Job, Report, Verdict
 from triage.narrate import (
     commands,
@@ -166,6 +167,7 @@ def _report(
         took_s={phase: case.took_s[phase] for phase in PHASES if phase in case.took_s},
         exit_code=_exit_code(verdict, state, facts),
         dedup_key=f"triage:{job.cluster or '-'}:{job.scheduler}:{job.id}:{_number(facts, 'job.attempt') or 0}",
+        stacks=stack_groups(ev),
     )
 
 

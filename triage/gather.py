@@ -30,7 +30,7 @@ from typing import Any
 from triage.errors import UsageError
 from triage.model import Node, Sample
 from triage.transports import answers, payload
-from triage.transports.base import Contact, Session, Transport, Unreached, left, plain
+from triage.transports.base import Contact, Line, Session, Transport, Unreached, left, plain
 
 Args = Mapping[str, Any]
 
@@ -62,6 +62,7 @@ class _Ask:
     look: str
     probes: Mapping[str, Args]
     deadline: float
+    before: Sequence[bytes] = ()  # lines that go ahead of it: a program that is carried along
 
 
 @dataclass
@@ -148,10 +149,23 @@ class Fleet:
         args_by_node: Mapping[str, Args] | None = None,
         limit_s: float,
         look: str = "C",
+        before: Mapping[str, Sequence[bytes]] | None = None,
     ) -> list[Sample]:
-        """Ask some nodes one costly probe; `args_by_node` overrides `args` for the nodes it names."""
+        """Ask some nodes one costly probe; `args_by_node` overrides `args` for the nodes it names.
+
+        before   node -> lines that are sent to it ahead of the request (a program that is carried along)
+        """
         by_node = args_by_node or {}
-        return self._request(look, {n: {probe: by_node.get(n, args or {})} for n in nodes}, limit_s)
+        return self._request(look, {n: {probe: by_node.get(n, args or {})} for n in nodes}, limit_s, before)
+
+    def dial(self, node: str, host: str, port: int, deadline: float) -> Line:
+        """A TCP connection that the node makes for us over the connection that is open; see base.Dialler."""
+        link = self._links[node]
+        dial = None if link.lost else getattr(link.session, "dial", None)
+        if dial is None:
+            raise PermissionError(f"{node} cannot be asked to connect for us")
+        line: Line = dial(host, port, deadline)
+        return line
 
     def close(self) -> None:
         """End all sessions without waiting for any. The nodes see the end of their input and kill what runs."""
@@ -166,14 +180,20 @@ class Fleet:
         """The phase in which a node's connection is or ended."""
         return self._links[node].contact.phase
 
-    def _request(self, look: str, wanted: Mapping[str, Mapping[str, Args]], limit_s: float) -> list[Sample]:
+    def _request(
+        self,
+        look: str,
+        wanted: Mapping[str, Mapping[str, Args]],
+        limit_s: float,
+        before: Mapping[str, Sequence[bytes]] | None = None,
+    ) -> list[Sample]:
         strangers = [name for name in wanted if name not in self._links]
         if strangers:
             raise UsageError(f"{strangers[0]} is no node of this job")
         self._ident += 1
         deadline = time.monotonic() + limit_s
         for name, probes in wanted.items():
-            self._links[name].inbox.put(_Ask(self._ident, look, probes, deadline))
+            self._links[name].inbox.put(_Ask(self._ident, look, probes, deadline, (before or {}).get(name, ())))
         waiting = {name: frozenset(probes) for name, probes in wanted.items()}
         return self._collect(self._ident, look, look, waiting, deadline, limit_s)
 
@@ -285,7 +305,12 @@ class Fleet:
         if link.abandoned:
             session.close()
             raise Unreached(link.node.name, contact.phase, "no contact in time", "timeout")
-        session.send(self._load, deadline)
+        try:
+            session.send(self._load, deadline)
+        except Unreached as exc:
+            if exc.status == "timeout":
+                raise
+            # It ended before it had read everything: what it said meanwhile tells why.
         while True:
             received, lines = self._read(link, deadline)
             for line in lines:
@@ -323,6 +348,9 @@ class Fleet:
         time_left = left(ask.deadline)
         if not time_left:
             raise Unreached(link.node.name, "read", "not asked in time", "timeout")
+        for piece in ask.before:
+            link.session.send(piece, ask.deadline)
+        time_left = left(ask.deadline)
         margin = min(self._limits.margin_s, time_left / 5)
         link.session.send(payload.request(ask.look, ask.ident, ask.probes, time_left - margin), ask.deadline)
         seen: set[str] = set()

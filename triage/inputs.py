@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from triage import carry as carrying
 from triage import config, ownfiles
 from triage.config import Config
 from triage.errors import ConfigError, UsageError
@@ -81,7 +82,9 @@ def text_of(path: str, what: str) -> str:
         raise ConfigError(f"{what} {path} is not text") from None
 
 
-def options(command: str, found: Found, *, poke: bool, run_s: float | None, looks: int = 2, say: Say) -> Options:
+def options(
+    command: str, found: Found, *, poke: bool, run_s: float | None, looks: int = 2, carry: str | None = None, say: Say
+) -> Options:
     """The options of a live run from flags, environment, files and the inventory."""
     settings, access = found.settings, found.access
     if run_s is not None and not 2.0 <= run_s <= 3600.0:
@@ -115,10 +118,11 @@ def options(command: str, found: Found, *, poke: bool, run_s: float | None, look
         state_dir=settings.value("state_dir"),
         profile=_profile(settings),
         poke=poke,
+        carry=carrying.read(carry) if carry else None,
         looks=looks,
         run_s=run_s,
         warnings=tuple(warnings),
-        again=_again(command, found, looks),
+        again=_again(command, found, looks, carry),
         say=say,
     )
 
@@ -140,13 +144,14 @@ def _answering(paths: Sequence[str], slow: list[str], there: bool = False) -> li
     return found
 
 
-def _again(command: str, found: Found, looks: int) -> str:
+def _again(command: str, found: Found, looks: int, carry: str | None = None) -> str:
     """The line that repeats a run: what came by a flag is repeated; what comes from files or the environment is there."""
     words = ["triage", command, found.job.id]
     for name, setting in found.settings.settings.items():
         if setting.origin.startswith("--") and name != "state_dir":
             words += [setting.origin, setting.value]
     words += ["--nodes", found.nodes] if found.nodes else []
+    words += ["--carry-py-spy", carry] if carry else []
     return shlex.join(words + (["--looks", str(looks)] if looks != 2 else []))
 
 
@@ -175,38 +180,54 @@ def options_for_files(command: str, flags: Mapping[str, str | None], warnings: S
 
 
 def dumps(folder: str) -> tuple[Job, list[Sample], float, list[str]]:
-    """A folder of flight-recorder dumps as a job of unknown state with one sample; the time of its newest line; warnings."""
-    from triage.readers.flight_records import read_folder
+    """A folder of flight-recorder dumps and logs as a job of unknown state; the time of its newest line; warnings."""
+    from triage.readers.flight_records import read_folder, unpacked
+    from triage.readers.log_files import Logs
 
     if not folder:
         raise UsageError("explain: give the folder that holds the dumps; . is the current one")
-    reading = read_folder(_files(Path(folder)))
-    twice = [name for name, why in reading.unrecognised if why.startswith("a second dump of rank")]
-    folders = {os.path.dirname(name) for name in (*reading.recognised, *twice)}
-    if twice and len(folders) > 1:
-        listed = ", ".join(sorted(os.path.join(folder, name) for name in folders)[:6])
+    logs = Logs()
+
+    def others() -> Iterator[tuple[str, bytes, float | None]]:
+        for name, raw, changed in _files(Path(folder)):
+            if not logs.take(*unpacked(name, raw), changed or None):
+                yield name, raw, changed
+
+    reading = read_folder(others())
+    if twice := reading.mixed:
+        listed = ", ".join(sorted(os.path.join(folder, name) for name in twice)[:6])
         raise UsageError(
             f"{folder}: the same ranks have dumps in several folders (another incident each?). Give one: {listed}"
         )
-    if not reading.recognised:
-        names = "; ".join(f"{name}: {why}" for name, why in reading.unrecognised[:3]) or "it is empty"
-        raise UsageError(f"{folder}: no flight-recorder dump in it ({names}); expected names such as _dump_3")
-    warnings = [f"{len(reading.recognised)} dumps read, ranks {_ranges(reading.ranks)}"]
-    warnings += [f"{name}: not read: {why}" for name, why in reading.unrecognised[:4]]
-    if len(reading.unrecognised) > 4:
-        warnings.append(f"and {len(reading.unrecognised) - 4} more files were not read")
+    log = logs.sample(reading.sample if reading.recognised else None)
+    unused = [*reading.unrecognised, *logs.left]
+    if not reading.recognised and log is None:
+        names = "; ".join(f"{name}: {why}" for name, why in unused[:3]) or "it is empty"
+        raise UsageError(
+            f"{folder}: no flight-recorder dump and no log of a job in it ({names}); expected names such as _dump_3, rank3.err"
+        )
+    warnings = [f"{len(reading.recognised)} dumps read, ranks {_ranges(reading.ranks)}"] if reading.recognised else []
+    warnings += [f"{len(logs.found)} logs read ({', '.join(each.name for each in logs.found[:3])})"] if log else []
+    warnings += [*reading.said, *logs.said]
+    warnings += [f"{name}: not read: {why}" for name, why in unused[:4]]
+    if len(unused) > 4:
+        warnings.append(f"and {len(unused) - 4} more files were not read")
     job = Job(os.path.basename(os.path.abspath(folder)), "files", (), state="unknown", attempt=Attempt())
-    return job, [reading.sample], _newest(reading.sample), warnings
+    samples = ([reading.sample] if reading.recognised else []) + ([log] if log else [])
+    return job, samples, _newest(samples), warnings
 
 
-def _newest(sample: Sample) -> float:
+def _newest(samples: Sequence[Sample]) -> float:
     """Now, for a folder: its newest dated line; without one, the newest change of a file (copying may have made that)."""
     times: list[float] = []
     changed: list[float] = []
-    for entry in sample.data.get("ranks") or ():
-        record = entry.get("record") or {}
-        times += [record["newest_s"]] if isinstance(record.get("newest_s"), int | float) else []
-        changed += [entry["mtime"]] if isinstance(entry.get("mtime"), int | float) else []
+    for sample in samples:
+        if sample.probe == "joblog" and isinstance(sample.data.get("newest_at"), int | float):
+            times.append(float(sample.data["newest_at"]))
+        for entry in (sample.data.get("ranks") or ()) if sample.probe == "flight_recorder" else ():
+            record = entry.get("record") or {}
+            times += [record["newest_s"]] if isinstance(record.get("newest_s"), int | float) else []
+            changed += [entry["mtime"]] if isinstance(entry.get("mtime"), int | float) else []
     return max(times or changed or [time.time()])
 
 

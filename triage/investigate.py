@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from triage import __version__, asking, ownfiles, ownlog
+from triage import __version__, asking, forward, ownfiles, ownlog
+from triage.carry import NAME, Program
 from triage.case import CaseFile, CaseWriter, new_id
 from triage.conclude import Outcome, conclude, load_playbooks, playbooks_of, thresholds
 from triage.cost.profile import load_profile
@@ -53,6 +54,7 @@ class Options:
     profile: str = ""  # the profile's text
     playbooks: Mapping[str, str] = field(default_factory=dict)  # instead of those that ship
     poke: bool = True
+    carry: Program | None = None  # the operator's py-spy, for suspects of its machine
     looks: int = 2  # 1: no window and no second look
     run_s: float | None = None
     warnings: tuple[str, ...] = ()
@@ -360,13 +362,37 @@ def _ask(run: _Run, fleet: Any, request: Request, outcome: Outcome) -> None:
         by_node = {node: {**args, "poke": poke} for node, args in by_node.items()}
         if poke:
             run.options.say("asking the flight recorders for a fresh dump")
-    got = fleet.ask(request.probe, by_node, args_by_node=by_node, limit_s=min(COSTLY_S, run.left()))
+    if request.probe == "ras":
+        run.options.say("asking NCCL's RAS for two reports")
+        forward.ask(fleet, by_node, min(COSTLY_S, run.left()), run.keep)
+        return
+    sent = _carried(run, request, by_node) if request.probe == "stacks" else {}
+    by_node = {node: {**args, **({"carry": NAME} if node in sent else {})} for node, args in by_node.items()}
+    limit_s = min(COSTLY_S, run.left())
+    ahead = {"before": sent} if sent else {}
+    got = fleet.ask(request.probe, by_node, args_by_node=by_node, limit_s=limit_s, **ahead)
     run.pokes += sum(
         isinstance(entry, Mapping) and entry.get("poke") == "written"
         for sample in got
         if sample.probe == "flight_recorder" and sample.status == "ok"
         for entry in records_of(sample)
     )
+
+
+def _carried(run: _Run, request: Request, by_node: Mapping[str, Any]) -> dict[str, tuple[bytes, ...]]:
+    """node -> what carries the operator's py-spy there: to suspects only, and only where the machine is the same."""
+    program = run.options.carry
+    if program is None:
+        return {}
+    suspected = {part.node for part in request.parts if part.node in by_node and part.node}
+    fits, others = program.fits(suspected, run.evidence().latest("reach"))
+    if others:
+        run.warn(f"--carry-py-spy is for {program.machine}: not sent to suspects of {', '.join(others)}")
+    if not fits:
+        return {}
+    run.options.say(f"carrying py-spy to {len(fits)} suspected node{'' if len(fits) == 1 else 's'}")
+    lines = tuple(program.lines())
+    return dict.fromkeys(fits, lines)
 
 
 def _may_poke(run: _Run, outcome: Outcome) -> bool:

@@ -269,6 +269,17 @@ class Command:
 
 
 @dataclass(frozen=True)
+class StackGroup:
+    """Ranks whose main threads stand at one place of their program."""
+
+    ranks: tuple[int, ...]
+    role: Literal["suspect", "peer"]
+    cls: str = field(metadata={"json": "class"})  # collective gloo data_loader storage ...; "" = unknown
+    says: str
+    frames: tuple[str, ...]  # "function (file)", the outermost first; nobody's lines, nobody's variables
+
+
+@dataclass(frozen=True)
 class Report:
     """The answer, as printed and as JSON; `triage schema` is made from these type hints."""
 
@@ -295,3 +306,4 @@ class Report:
     took_s: dict[str, float]  # seconds per phase
     exit_code: int
     dedup_key: str
+    stacks: tuple[StackGroup, ...] = ()  # of suspects and of some peers, where they were read

@@ -37,6 +37,12 @@ FINDINGS = (
     ("ranks.d_state", "process", "is in uninterruptible sleep (state D)"),
     ("ranks.gone", "process", "is gone"),
     ("busy.maybe", "process", "does something of its own"),
+    ("ras.missing", "process", "is not reached by NCCL's RAS"),
+    ("ras.crossed", "process", "launched other operations than its peers, by NCCL's RAS"),
+    ("ras.errors", "process", "reports an error of NCCL"),
+    ("watchdog.behind", "process", "had not enqueued what others gave up at, by the watchdogs' lines"),
+    ("watchdog.mismatch", "process", "called otherwise than its peers, by the watchdogs' lines"),
+    ("watchdog.heartbeat", "process", "its watchdog itself got stuck"),
     ("gpus.hot", "gpu", "is hot; heat goes with many things and is the cause of few"),
 )
 # Instead, while the job advances: it could not without this node's ranks, so the way to it is what is broken.
@@ -52,7 +58,9 @@ LEARN = {
     "ranks.gone": ("Which rank processes still exist", "ssh {node} ps -eo pid,stat,etimes,args --sort=etimes"),
     "waits.roots": ("Which rank the others wait for", "ssh {node} py-spy dump --pid {pid}"),
     "waits.host_stuck": ("Where the suspect stands in its program", "ssh {node} py-spy dump --pid {pid}"),
+    "stacks.host_lock": ("Where the suspect stands in its program", "ssh {node} py-spy dump --nonblocking --pid {pid}"),
     "progress.advancing": ("Whether the job moves", "{again}"),
+    "ras.laggards": ("Which rank has launched less than its peers, by NCCL's own counts", "{again}"),
     "pace.slow": ("How a job can write each rank's own compute time", "man triage-probes  # steps"),
     "links.down_now": ("The state of the job's ports", "ssh {node} ip -s link; ssh {node} ibstat"),
 }

@@ -1,6 +1,7 @@
 """Every drill many times over: is triage right each time, quick, and does it leave nothing behind?
 
-    python tests/bench/bench_drills.py [--times 20] [--only deadlock] [--first-seed 1] [--jobs 1] [--triage PATH]
+    python tests/bench/bench_drills.py [--times 20] [--only deadlock] [--first-seed 1] [--jobs 1] [--engine ring]
+        [--triage PATH]
 
 Runs `triage drill SCENARIO --fault F --seed N` and compares the report with what the drill did. Prints a line per miss and a
 table; exits 1 on any miss. Seeds differ between runs, so names, ports and the broken rank do too; a seed repeats its run.
@@ -34,15 +35,18 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1, help="seeds count up from here (default 1)")
     parser.add_argument("--jobs", type=int, default=1, help="drills at the same time (default 1)")
     parser.add_argument("--triage", default=find_triage(), help="the triage command to test")
-    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--engine", default="ring", help="ring (default), or torch where PyTorch is installed")
+    parser.add_argument("--fault", action="append", default=[], help="only this fault; repeatable")
+    parser.add_argument("--nodes", type=int, help="default 4, or 2 with --engine torch")
     parser.add_argument("--ranks-per-node", type=int, default=2)
     options = parser.parse_args()
 
     from triage.drill.scenarios import list_scenarios
 
-    rows = [row for row in list_scenarios() if not options.only or row.scenario in options.only]
+    rows = [row for row in list_scenarios(options.engine) if not options.only or row.scenario in options.only]
+    rows = [row for row in rows if not options.fault or row.fault in options.fault]
     if not rows:
-        parser.error(f"no scenario is called {', '.join(options.only)}")
+        parser.error(f"no scenario is called {', '.join(options.only + options.fault)}")
     schema = json.loads(subprocess.run([options.triage, "schema"], capture_output=True, check=True).stdout)
     wanted = [(row.scenario, row.fault, options.first_seed + n) for n in range(options.times) for row in rows]
     results: dict[str, list[tuple[list[str], dict[str, float]]]] = defaultdict(list)
@@ -72,11 +76,15 @@ def one(
 ) -> tuple[list[str], dict[str, float]]:
     """One drill: what was wrong with it, and its figures. What a busy machine slowed otherwise is tried again."""
     for attempt in range(TRIES):
-        shape = ["--nodes", str(options.nodes), "--ranks-per-node", str(options.ranks_per_node)]
+        shape = ["--engine", options.engine, "--ranks-per-node", str(options.ranks_per_node)]
+        if options.nodes:
+            shape += ["--nodes", str(options.nodes)]
         if scenario not in MEASURED:
             shape += ["--after", "4s"]  # enough to know a step of 0.1 s by
         run = run_drill(options.triage, scenario, fault, seed, *shape)
         wrong = judge(run, schema)
+        if run.report and run.truth and run.report["verdict"]["id"] == "inconclusive" != run.truth["verdict"]:
+            run.figures["unsure"] = 1.0  # allowed (`or_else`), and less than the truth
         if run.truth and run.truth["investigation_s"] > LIMIT_S:
             wrong.append(f"the triage run took {run.truth['investigation_s']:.1f} s (limit {LIMIT_S:.0f} s)")
         if scenario in MEASURED and run.report and run.truth:
@@ -92,14 +100,19 @@ def one(
 
 
 def table(rows: Iterable[tuple[str, list[tuple[list[str], dict[str, float]]]]]) -> str:
-    lines = [f"\n{'scenario':<24} {'runs':>4} {'missed':>6} {'busy':>4} {'triage s':>16} {'drill s':>8}  measured"]
+    lines = [
+        f"\n{'scenario':<24} {'runs':>4} {'missed':>6} {'unsure':>6} {'busy':>4} {'triage s':>16} {'drill s':>8}  measured"
+    ]
     for name, runs in rows:
         figures = [each for _, each in runs]
         triage = [each["triage_s"] for each in figures if "triage_s" in each] or [float("nan")]
         spread = f"{statistics.median(triage):.1f} (max {max(triage):.1f})"
         whole = statistics.median(each["drill_s"] for each in figures)
+        unsure = sum("unsure" in each for each in figures)
         missed, busy = sum(bool(wrong) for wrong, _ in runs), sum(bool(each.get("too_busy")) for each in figures)
-        lines.append(f"{name:<24} {len(runs):>4} {missed:>6} {busy:>4} {spread:>16} {whole:>8.1f}  {slowdown(figures)}")
+        lines.append(
+            f"{name:<24} {len(runs):>4} {missed:>6} {unsure:>6} {busy:>4} {spread:>16} {whole:>8.1f}  {slowdown(figures)}"
+        )
     return "\n".join(lines)
 
 

@@ -87,7 +87,7 @@ def main() -> int:
         else:
             record = probe.reduce_dump(made, rank)
             if rank != stuck:
-                _shift(record, entries)
+                shift(record, entries)
         kept.append(json.dumps(record))
     sizes = [len(text) for text in kept]
     gc.collect()
@@ -121,7 +121,7 @@ def main() -> int:
     return 0 if good and operator_s <= 1.0 and grown_mb <= 100 else 1
 
 
-def _shift(record: dict[str, object], entries: int) -> None:
+def shift(record: dict[str, object], entries: int) -> None:
     """Move a record made with 16 steps to the numbers that it would have with all entries."""
     steps = entries // len(STEP) - 16
     per = {"TP": 12, "DP": 2, "default_pg": 1}

@@ -105,7 +105,10 @@ def accused_wrongly(report: dict[str, Any], truth: dict[str, Any]) -> list[str]:
 
 
 def judge(run: Run, schema: dict[str, Any]) -> list[str]:
-    """Compare the report with the truth: verdict, cause, culprits, victims, findings, strategy, exit code, schema."""
+    """Compare the report with the truth: verdict, cause, culprits, victims, findings, strategy, exit code, schema.
+
+    Where several answers are right (`or_else`), with the one that it comes nearest to.
+    """
     import jsonschema
 
     report, truth = run.report, run.truth
@@ -115,6 +118,13 @@ def judge(run: Run, schema: dict[str, Any]) -> list[str]:
         f"not by the schema: {error.json_path}: {error.message[:200]}"
         for error in jsonschema.Draft202012Validator(schema).iter_errors(report)
     ]
+    right = [truth, *(truth | other for other in truth.get("or_else", ()))]
+    return wrong + min((compare(run.code, report, each) for each in right), key=len) + run.trouble
+
+
+def compare(code: int, report: dict[str, Any], truth: dict[str, Any]) -> list[str]:
+    """What is wrong with the report if this is the truth."""
+    wrong = []
     verdict = report["verdict"]
     if verdict["id"] != truth["verdict"]:
         wrong.append(f"verdict {verdict['cause']} instead of {truth['verdict']}")
@@ -128,9 +138,9 @@ def judge(run: Run, schema: dict[str, Any]) -> list[str]:
     strategy = report["mitigation"]["recommended"]["strategy"]
     if strategy != truth["strategy"]:
         wrong.append(f"strategy {strategy} instead of {truth['strategy']}")
-    if run.code != truth["exit_code"] or report["exit_code"] != run.code:
-        wrong.append(f"exit {run.code} (report: {report['exit_code']}) instead of {truth['exit_code']}")
-    return wrong + run.trouble
+    if code != truth["exit_code"] or report["exit_code"] != code:
+        wrong.append(f"exit {code} (report: {report['exit_code']}) instead of {truth['exit_code']}")
+    return wrong
 
 
 def found(report: dict[str, Any], truth: dict[str, Any]) -> bool:

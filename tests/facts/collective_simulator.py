@@ -1,9 +1,12 @@
-"""Random training programs with one fault, and the flight records that each rank would dump.
+"""Random training programs with one fault: what each rank enqueues, in which order, and what is put wrong.
 
-A small model of the rules that make a job hang, written from NCCL's contract and not from the wait graph that it tests:
-operations of one communicator run in order; one runs when the compute stream has come to it; a collective finishes when all
-members run it; a send when its receive runs; a batched exchange when all its parts have met; the host runs ahead of the
-device by a limit. A program is TP x PP x DP (GPipe or 1F1B), with gradients reduced in line or overlapped.
+Written from NCCL's and PyTorch's contract, not from the wait graph that it tests (it imports nothing of triage). Two kinds:
+`plain`   TP x PP x DP, GPipe or 1F1B with batched exchanges, gradients in line or overlapped (prototype-findings 3.4);
+`wide`    what that one left out: operations with a root, all_to_all over expert groups, uneven and virtual stages, two
+          communicators over the same ranks, coalesced collectives, side streams, single sends on communicators of their own,
+          groups without a description, hashed names.
+A wide program is a projection of one global order of events onto the ranks, so it cannot hang by itself.
+How it runs: collective_machine.py. What the recorder writes: collective_recorder.py.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FAULTS = ("host", "dead", "stopped", "gpu", "unit", "wrong", "skip", "swap")
-START_NS = 1_790_000_000_000_000_000
 
 
 @dataclass
@@ -25,9 +27,17 @@ class Op:
     shape: tuple[int, ...] = ()
     parts: tuple[tuple[str, int, int], ...] = ()  # ("s" | "r", from, to)
     in_line: bool = True  # later work waits for it
+    root: int | None = None
+    coalesced: int = 0  # parts of a coalesced collective
+    batched: bool = True  # of an exchange: a batch with a closing entry, else a single call
     seq: int = 0
     ordinals: tuple[int, ...] = ()
-    done: bool = False
+    created: int = 0  # the round in which it was enqueued
+    over: int | None = None  # the round in which it was done
+
+    @property
+    def done(self) -> bool:
+        return self.over is not None
 
 
 @dataclass
@@ -37,32 +47,53 @@ class Job:
     programs: dict[int, list[Op]]
     run_ahead: int
     truth: dict[str, Any] = field(default_factory=dict)
+    eager: bool = False  # small sends are over before their receive is posted
+    pair_comms: bool = False  # single sends and receives run on a communicator of their two ranks
+    order: str = "free"  # across communicators: free | launch (starts in order) | serial (one after the other)
+    chain: bool = True  # data of a rooted operation goes from member to member, else straight from the root
 
 
-def make_job(rng: random.Random) -> Job:
+def make_job(rng: random.Random, wide: bool = False) -> Job:
     """A random layout of at most 40 ranks and one or two steps of its program, without a fault."""
+    return _wide(rng) if wide else _plain(rng)
+
+
+def _layout(rng: random.Random, pps: tuple[int, ...], dps: tuple[int, ...]) -> tuple[int, int, int]:
     while True:
-        tp, pp, dp = rng.choice((1, 2, 4)), rng.choice((1, 2, 3, 4)), rng.choice((1, 2, 3, 4))
-        ranks = tp * pp * dp
-        if 4 <= ranks <= 40:
-            break
+        tp, pp, dp = rng.choice((1, 2, 4)), rng.choice(pps), rng.choice(dps)
+        if 4 <= tp * pp * dp <= 40:
+            return tp, pp, dp
 
-    def rank_of(t: int, p: int, d: int) -> int:
-        return (p * dp + d) * tp + t
 
-    groups: dict[str, tuple[str, list[int]]] = {"0": ("default_pg", list(range(ranks)))}
-    member: dict[tuple[str, int], str] = {}
-    number = 1
-    for role, spans in (
-        ("TP", [[rank_of(t, p, d) for t in range(tp)] for p in range(pp) for d in range(dp)]),
-        ("DP", [[rank_of(t, p, d) for d in range(dp)] for p in range(pp) for t in range(tp)]),
-        ("PP", [[rank_of(t, p, d) for p in range(pp)] for d in range(dp) for t in range(tp)]),
-    ):
+class _Groups:
+    """The process groups of a layout; a rank is (tp, pp, dp)."""
+
+    def __init__(self, tp: int, pp: int, dp: int) -> None:
+        self.tp, self.pp, self.dp, self.ranks = tp, pp, dp, tp * pp * dp
+        self.groups: dict[str, tuple[str, list[int]]] = {"0": ("default_pg", list(range(self.ranks)))}
+        self.member: dict[tuple[str, int], str] = {}
+        self.add("TP", [[self.of(t, p, d) for t in range(tp)] for p in range(pp) for d in range(dp)])
+        self.add("DP", [[self.of(t, p, d) for d in range(dp)] for p in range(pp) for t in range(tp)])
+        self.add("PP", [[self.of(t, p, d) for p in range(pp)] for d in range(dp) for t in range(tp)])
+
+    def of(self, t: int, p: int, d: int) -> int:
+        return (p * self.dp + d) * self.tp + t
+
+    def add(self, role: str, spans: list[list[int]]) -> None:
         for span in spans:
             if len(span) > 1:
-                groups[str(number)] = (role, sorted(span))
-                member.update({(role, r): str(number) for r in span})
-            number += 1
+                name = str(len(self.groups))
+                self.groups[name] = (role, sorted(span))
+                self.member.update({(role, r): name for r in span})
+
+
+# ---------------------------------------------------------------- plain programs
+
+
+def _plain(rng: random.Random) -> Job:
+    tp, pp, dp = _layout(rng, (1, 2, 3, 4), (1, 2, 3, 4))
+    made = _Groups(tp, pp, dp)
+    member = made.member
     micro, layers = rng.choice((2, 3, 4)), rng.choice((1, 2))
     steady = rng.random() < 0.5  # 1F1B with batched exchanges, else GPipe
     overlap = rng.random() < 0.4
@@ -73,16 +104,16 @@ def make_job(rng: random.Random) -> Job:
     for p in range(pp):
         for d in range(dp):
             for t in range(tp):
-                r = rank_of(t, p, d)
+                r = made.of(t, p, d)
                 here: list[Op] = []
-                up = rank_of(t, p - 1, d) if p > 0 else None
-                down = rank_of(t, p + 1, d) if p + 1 < pp else None
+                up = made.of(t, p - 1, d) if p > 0 else None
+                down = made.of(t, p + 1, d) if p + 1 < pp else None
 
                 def exchange(*parts, r=r, here=here):
                     kept = tuple((side, a, b) for side, a, b in parts if a is not None and b is not None)
                     if kept:
                         shape = (8192, 2, 2048) if fat else (64, 8)
-                        here.append(Op(member["PP", r], "", shape, kept))
+                        here.append(Op(member["PP", r], "", shape, kept, batched=steady))
 
                 def layer(backward, r=r, here=here):
                     if ("TP", r) not in member:
@@ -98,7 +129,8 @@ def make_job(rng: random.Random) -> Job:
 
                 for _ in range(steps):
                     if ("TP", r) in member:
-                        here.append(Op(member["TP", r], "broadcast", (4, 128)))
+                        group = member["TP", r]
+                        here.append(Op(group, "broadcast", (4, 128), root=made.groups[group][1][0]))
                     if steady and pp > 1:
                         warm = min(micro, pp - 1 - p)
                         for _ in range(warm):
@@ -135,7 +167,152 @@ def make_job(rng: random.Random) -> Job:
                         here.append(Op(member["DP", r], "_all_gather_base", (5001,)))
                     here.append(Op("0", "all_reduce", (1,)))
                 programs[r] = here
-    return Job(ranks, groups, programs, rng.choice((1, 6, 10_000)))
+    return Job(made.ranks, made.groups, programs, rng.choice((1, 6, 10_000)), chain=False)
+
+
+# ---------------------------------------------------------------- wide programs
+
+
+def _wide(rng: random.Random) -> Job:
+    tp, pp, dp = _layout(rng, (1, 2, 3, 4), (1, 2, 4))
+    made = _Groups(tp, pp, dp)
+    if dp > 1:
+        made.add("DP_CP", [[made.of(t, p, d) for d in range(dp)] for p in range(pp) for t in range(tp)])
+    if dp % 2 == 0:  # experts are shared by neighbours of a DP group
+        pairs = [
+            [made.of(t, p, d), made.of(t, p, d + 1)] for p in range(pp) for t in range(tp) for d in range(0, dp, 2)
+        ]
+        made.add("EP", pairs)
+    if tp * pp > 1 and dp > 1:
+        made.add("MP", [[made.of(t, p, d) for t in range(tp) for p in range(pp)] for d in range(dp)])
+    job = Job(
+        made.ranks, made.groups, {r: [] for r in range(made.ranks)}, rng.choice((1, 3, 8, 10_000)),
+        eager=rng.random() < 0.5, pair_comms=rng.random() < 0.6, chain=rng.random() < 0.6,
+        order=rng.choice(("free", "free", "launch", "serial")),
+    )  # fmt: skip
+    weave = _Weave(rng, made, job)
+    for _ in range(rng.choice((1, 2))):
+        weave.step()
+    if rng.random() < 0.25:  # nobody gave the groups a description: PyTorch writes "undefined"
+        job.groups = {n: (d if d == "default_pg" else "undefined", m) for n, (d, m) in job.groups.items()}
+    if rng.random() < 0.2:
+        _hash_names(job)
+    return job
+
+
+def _hash_names(job: Job) -> None:
+    new = {name: name if name == "0" else f"{(int(name) * 2654435761) & 0xFFFFFFFF:08x}" for name in job.groups}
+    job.groups = {new[name]: told for name, told in job.groups.items()}
+    for program in job.programs.values():
+        for op in program:
+            op.group = new[op.group]
+
+
+class _Weave:
+    """One global order of events; each is appended to the programs of all that take part."""
+
+    def __init__(self, rng: random.Random, made: _Groups, job: Job) -> None:
+        self.rng, self.made, self.job = rng, made, job
+        self.batched = rng.random() < 0.5
+        self.virtual = rng.choice((1, 1, 2)) if made.pp > 1 else 1
+        self.micro = rng.choice((1, 2, 3))
+        self.layers = [rng.choice((1, 1, 2, 3)) for _ in range(made.pp)]  # stages are uneven
+        self.shape = (8192, 2, 2048) if rng.random() < 0.4 else (64, 8)
+        self.overlap = rng.random() < 0.5
+        self.sequence = rng.random() < 0.5  # sequence parallel: gather and scatter instead of all_reduce
+
+    def spans(self, role: str, p: int | None = None) -> list[str]:
+        """Names of the groups of a role (of one stage)."""
+        names = dict.fromkeys(
+            name for (told, r), name in self.made.member.items() if told == role and p in (None, self.stage(r))
+        )
+        return list(names)
+
+    def stage(self, rank: int) -> int:
+        return rank // (self.made.tp * self.made.dp)
+
+    def all(self, group: str, name: str, shape: tuple[int, ...], **more: Any) -> None:
+        for rank in self.made.groups[group][1]:
+            self.job.programs[rank].append(Op(group, name, shape, **more))
+
+    def rooted(self, role: str) -> None:
+        """One operation with a root in all groups of a role: they run the same code."""
+        name, place = self.rng.choice(("broadcast", "reduce", "gather", "scatter")), self.rng.random()
+        for group in ["0"] if role == "0" else self.spans(role):
+            members = self.made.groups[group][1]
+            self.all(group, name, (9,), root=members[int(place * len(members))])
+
+    def transfer(self, a: int, b: int) -> None:
+        group = self.made.member["PP", a]
+        for rank, side in ((a, "s"), (b, "r")):
+            self.job.programs[rank].append(Op(group, "", self.shape, ((side, a, b),), batched=self.batched))
+
+    def shift(self) -> None:
+        """Every stage sends to the next and receives from the one before, in one batch (interleaved warm-up)."""
+        made = self.made
+        for d in range(made.dp):
+            for t in range(made.tp):
+                for p in range(made.pp):
+                    r, ahead, behind = (made.of(t, q % made.pp, d) for q in (p, p + 1, p - 1))
+                    parts = (("s", r, ahead), ("r", behind, r))
+                    self.job.programs[r].append(Op(made.member["PP", r], "", self.shape, parts))
+
+    def layer(self, p: int, backward: bool) -> None:
+        for i in range(self.layers[p]):
+            for group in self.spans("TP", p):
+                if self.sequence:
+                    self.all(group, "_all_gather_base", (64 + i, 64))
+                    self.all(group, "_reduce_scatter_base", (64 + i, 64))
+                else:
+                    self.all(group, "all_reduce", (128 + i, 64))
+            for group in self.spans("EP", p):
+                self.all(group, "all_to_all", (32, 64 + i))
+            if backward and self.overlap:
+                for group in self.spans("DP", p):
+                    self.all(group, "_reduce_scatter_base", (1000 + i,), in_line=False)
+
+    def stages(self, backward: bool) -> None:
+        """Micro-batches through all virtual stages, as a wave front."""
+        made, count = self.made, self.made.pp * self.virtual
+        waves = [(m + s, m, s) for m in range(self.micro) for s in range(count)]
+        for _, _, s in sorted(waves):
+            here = (count - 1 - s if backward else s) % made.pp
+            before = (count - s if backward else s - 1) % made.pp
+            if s and before != here:
+                for d in range(made.dp):
+                    for t in range(made.tp):
+                        self.transfer(made.of(t, before, d), made.of(t, here, d))
+            self.layer(here, backward)
+
+    def step(self) -> None:
+        rng = self.rng
+        for group in self.spans("TP"):
+            root = self.made.groups[group][1][0]
+            self.all(group, "broadcast", (4, 128), root=root)
+        if self.batched and self.made.pp > 1 and rng.random() < 0.5:
+            self.shift()
+        self.stages(False)
+        self.stages(True)
+        for group in self.spans("DP"):
+            if not self.overlap:
+                self.all(group, "_reduce_scatter_base", (5000,))
+        twin = rng.random() < 0.6
+        for group in self.spans("DP_CP"):
+            if twin:  # the same ranks by another communicator, on a stream of its own
+                self.all(group, "all_reduce", (77,), in_line=False)
+        for group in self.spans("DP"):
+            self.all(group, "_broadcast_oop", (501,), coalesced=3) if twin else self.all(
+                group, "_all_gather_base", (5001,)
+            )
+        for role in ("MP", "DP", "0"):
+            if rng.random() < 0.4:
+                self.rooted(role)
+        for group in self.spans("MP"):
+            self.all(group, "all_reduce", (2,))
+        self.all("0", "all_reduce", (1,))
+
+
+# ---------------------------------------------------------------- faults
 
 
 def break_job(job: Job, fault: str, rng: random.Random) -> bool:
@@ -149,10 +326,10 @@ def break_job(job: Job, fault: str, rng: random.Random) -> bool:
     if fault == "wrong":
         at = rng.choice(collectives)
         op = program[at]
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 and op.name != "all_to_all":
             op.shape = (op.shape[0] + 7, *op.shape[1:])
         else:
-            op.name = "all_reduce" if op.name != "all_reduce" else "_all_gather_base"
+            op.name, op.root = "all_reduce" if op.name != "all_reduce" else "_all_gather_base", None
         job.truth.update(at=at, finishes=rng.choice(("nobody", "others", "one")))
     elif fault == "skip":
         at = rng.choice(collectives[:-1] or collectives)
@@ -170,166 +347,3 @@ def break_job(job: Job, fault: str, rng: random.Random) -> bool:
         program[at], program[at + 1] = program[at + 1], program[at]
         job.truth["at"] = at
     return True
-
-
-def run(job: Job) -> dict[int, int]:
-    """Run to the standstill. rank -> how many operations its host has enqueued; each Op knows whether it is done."""
-    truth = job.truth
-    fault, bad, at = truth.get("fault"), truth.get("rank", -1), truth.get("at", -1)
-    pair_count: dict[tuple[int, str, int, int], int] = {}
-    meets: dict[tuple[Any, ...], dict[int, tuple[Op, int]]] = {}
-    for rank, program in job.programs.items():
-        seqs: dict[str, int] = {}
-        for i, op in enumerate(program):
-            if op.name:
-                op.seq = seqs[op.group] = seqs.get(op.group, 0) + 1
-                meets.setdefault((op.group, op.seq), {})[rank] = (op, i)
-            else:
-                ordinals = []
-                for side, a, b in op.parts:
-                    key = (rank, side, a, b)
-                    pair_count[key] = pair_count.get(key, 0) + 1
-                    ordinals.append(pair_count[key])
-                op.ordinals = tuple(ordinals)
-                op.seq = seqs.get(op.group, 0)
-    met: set[tuple[int, int, int]] = set()  # (from, to, ordinal) of exchanged messages
-    stuck_unit: Any = None
-    if fault == "unit":
-        op = job.programs[bad][at]
-        stuck_unit = (op.group, op.seq) if op.name else (op.parts[0][1], op.parts[0][2], op.ordinals[0])
-        truth["unit"] = (op.group, op.seq if op.name else None)
-        truth["members"] = job.groups[op.group][1] if op.name else sorted({op.parts[0][1], op.parts[0][2]})
-    enqueued = dict.fromkeys(job.programs, 0)
-    begun: dict[int, list[int]] = {r: [] for r in job.programs}  # first operations that are not done, by rank
-
-    def running(rank: int) -> list[int]:
-        """Operations that the device has come to: earlier ones of the communicator and of the compute stream are done."""
-        out, closed = [], set()
-        for i in begun[rank]:
-            op = job.programs[rank][i]
-            if op.group not in closed:
-                out.append(i)
-            closed.add(op.group)
-            if op.in_line:
-                break
-        return out
-
-    changed = True
-    while changed:
-        changed = False
-        for rank, program in job.programs.items():
-            begun[rank] = [i for i in begun[rank] if not program[i].done]
-            while enqueued[rank] < len(program) and len(begun[rank]) < job.run_ahead:
-                if fault in ("host", "dead", "stopped") and rank == bad and enqueued[rank] >= at:
-                    break
-                begun[rank].append(enqueued[rank])
-                enqueued[rank] += 1
-                changed = True
-        live = {}
-        for rank in job.programs:
-            if fault in ("dead", "stopped") and rank == bad and enqueued[rank] >= at:
-                live[rank] = []
-                continue
-            live[rank] = running(rank)
-        here = {(rank, i) for rank, ops in live.items() for i in ops}
-        posted: dict[tuple[int, int, int], set[str]] = {}
-        for rank, i in here:
-            op = job.programs[rank][i]
-            for (side, a, b), ordinal in zip(op.parts, op.ordinals):
-                posted.setdefault((a, b, ordinal), set()).add(side)
-        for message, sides in posted.items():
-            if len(sides) == 2 and message != stuck_unit and message not in met:
-                met.add(message)
-                changed = True
-        for rank, i in sorted(here):
-            op = job.programs[rank][i]
-            hangs = fault == "gpu" and rank == bad and i == at
-            if op.done or hangs:
-                continue
-            if op.name:
-                meeting = meets[op.group, op.seq]
-                members = job.groups[op.group][1]
-                if any(
-                    m not in meeting or ((m, meeting[m][1]) not in here and not meeting[m][0].done) for m in members
-                ):
-                    continue
-                if (op.group, op.seq) == stuck_unit:
-                    continue
-                kinds = {(meeting[m][0].name, meeting[m][0].shape) for m in members}
-                if len(kinds) > 1 and not _passes(truth, rank, bad, rng_key=op.seq):
-                    continue
-                op.done = True
-                changed = True
-            elif all((a, b, n) in met for (_, a, b), n in zip(op.parts, op.ordinals)):
-                op.done = True
-                changed = True
-    return enqueued
-
-
-def _passes(truth: dict[str, Any], rank: int, bad: int, rng_key: int) -> bool:
-    """What NCCL does with a mismatch is not defined: nobody, the others or only the odd one may get through."""
-    how = truth.get("finishes", "nobody")
-    return (how == "others" and rank != bad) or (how == "one" and rank == bad)
-
-
-def hung(job: Job) -> bool:
-    return any(not op.done for program in job.programs.values() for op in program)
-
-
-def dump(job: Job, rank: int, enqueued: int, ring: int = 2000, first: int = 0) -> dict[str, Any]:
-    """What this rank's recorder would write: format 2.9, no stacks, the last `ring` entries."""
-    entries: list[dict[str, Any]] = []
-    ids, p2p = first, {}
-    local = {name: {r: i for i, r in enumerate(members)} for name, (_, members) in job.groups.items()}
-    names = sorted((n for n, (_, m) in job.groups.items() if rank in m), key=int)
-    for op in job.programs[rank][:enqueued]:
-        base = {
-            "pg_id": names.index(op.group),
-            "process_group": (op.group, job.groups[op.group][0]),
-            "collective_seq_id": op.seq,
-            "time_created_ns": START_NS + ids * 1_000_000,
-            "time_discovered_started_ns": None,
-            "time_discovered_completed_ns": START_NS + ids * 1_000_000 + 500_000 if op.done else None,
-            "state": "completed" if op.done else "scheduled",
-            "retired": op.done,
-            "timeout_ms": 600_000,
-            "input_dtypes": ["BFloat16"],
-            "output_dtypes": ["BFloat16"],
-            "input_sizes": [list(op.shape)],
-            "output_sizes": [list(op.shape)],
-        }
-        if op.name:
-            entries.append(
-                dict(base, record_id=ids, p2p_seq_id=0, op_id=ids, profiling_name=f"nccl:{op.name}", is_p2p=False)
-            )
-            ids += 1
-            continue
-        p2p[op.group] = p2p.get(op.group, 0) + 1
-        spots = local[op.group]
-        for side, a, b in op.parts:
-            name = f"nccl:send {spots[a]}->{spots[b]}" if side == "s" else f"nccl:recv {spots[b]}<-{spots[a]}"
-            entries.append(
-                dict(base, record_id=ids, p2p_seq_id=p2p[op.group], op_id=ids, profiling_name=name, is_p2p=True)
-            )
-            ids += 1
-    status = {}
-    for i, name in enumerate(names):
-        mine = [e for e in entries if e["process_group"][0] == name]
-        over = [e for e in mine if e["retired"]]
-
-        def number(e: dict[str, Any]) -> int:
-            return e["p2p_seq_id"] if e["is_p2p"] else e["collective_seq_id"]
-
-        status[str(i)] = {
-            "last_enqueued_collective": number(mine[-1]) if mine else -1,
-            "last_started_collective": -1,
-            "last_completed_collective": number(over[-1]) if over else -1,
-        }
-    config = {n: {"name": n, "desc": job.groups[n][0], "ranks": str(job.groups[n][1])} for n in names}
-    return {
-        "version": "2.9",
-        "pg_config": config,
-        "nccl_version": "2.27.3",
-        "pg_status": status,
-        "entries": entries[-ring:],
-    }

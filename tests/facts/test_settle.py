@@ -6,8 +6,10 @@ import random
 from collections import Counter
 from functools import lru_cache
 
+import collective_recorder as recorder
 import collective_simulator as simulator
 import pytest
+from collective_machine import Machine
 from triage.probes import _records as probe
 
 from triage.facts.collectives import decode
@@ -24,9 +26,12 @@ def cases(count=150):
         job, fault = simulator.make_job(rng), rng.choice(simulator.FAULTS)
         if not simulator.break_job(job, fault, rng):
             continue
-        enqueued = simulator.run(job)
-        if simulator.hung(job):
-            dumps = {r: simulator.dump(job, r, enqueued[r], ring, 1 if ring < 2000 else 0) for r in job.programs}
+        machine = Machine(job).run()
+        if machine.hung():
+            dumps = {
+                r: recorder.dump(job, r, machine.enqueued[r], ring=ring, first=1 if ring < 2000 else 0)
+                for r in job.programs
+            }
             records = {r: {**probe.reduce_dump(d, r), "lib": "2.27.5"} for r, d in dumps.items()}
             found.append((rng, job, fault, job.truth.get("rank"), records))
     return found

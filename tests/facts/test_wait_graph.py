@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from pathlib import Path
 
-import collective_simulator as simulator
 import pytest
 from triage.probes import _records as probe
 from written_records import TP_DP, WORLD, picture, record, repeated
@@ -580,87 +577,7 @@ def test_trails_part_where_one_enters_what_the_other_has_not():
     assert differ(t("T1"), t("P1")) is None
 
 
-# ---------------------------------------------------------------- random jobs
-
-
-def verdict_of(job, p):
-    """ "exact", "open" (a tie, cycle or unit that holds the culprit), "possible", "nothing" or "WRONG"."""
-    truth = job.truth
-    if p.mismatches:
-        named, involved = p.named_by_mismatch, p.tied_by_mismatch
-    elif p.roots:
-        named, involved = set(p.roots), set()
-    else:
-        named = {p.swapper} if p.swapper is not None else set()
-        involved = {rank for one in p.cycles for rank in one}
-    if truth["fault"] == "unit":
-        if named:
-            return "WRONG"
-        hit = [u for u in p.stuck_units if u.key[0] == truth["unit"][0] and (u.seq == truth["unit"][1] or u.pair)]
-        return "exact" if len(hit) == 1 == len(p.stuck_units) else "open" if hit else "nothing"
-    if named:
-        return "exact" if named == {truth["rank"]} else "WRONG"
-    if truth["rank"] in involved or any(truth["rank"] in p.group(u.key).members for u in p.stuck_units):
-        return "open"
-    return "possible" if p.possible else "nothing"
-
-
-def random_case(seed, lost=0.0, ring=2000):
-    rng = random.Random(seed)
-    job, fault = simulator.make_job(rng), rng.choice(simulator.FAULTS)
-    if not simulator.break_job(job, fault, rng):
-        return None
-    enqueued = simulator.run(job)
-    if not simulator.hung(job):
-        return None
-    silent = {job.truth["rank"]: fault} if fault in ("dead", "stopped") else {}
-    records = {
-        rank: probe.reduce_dump(simulator.dump(job, rank, enqueued[rank], ring, 1 if ring < 2000 else 0), rank)
-        for rank in job.programs
-        if rank not in silent and rng.random() >= lost
-    }
-    return job, draw(decode(records, job.ranks), silent)
-
-
-@pytest.mark.parametrize(
-    ("seeds", "lost", "ring", "least"),
-    [(range(0, 420), 0.0, 2000, 0.90), (range(5000, 5160), 0.1, 2000, 0.70), (range(6000, 6120), 0.0, 40, 0.80)],
-    ids=["all dumps", "a tenth of the dumps lost", "rings that have wrapped"],
-)
-def test_random_jobs_with_one_fault_never_name_a_healthy_rank(seeds, lost, ring, least, record_property):
-    count: Counter[str] = Counter()
-    for seed in seeds:
-        case = random_case(seed, lost, ring)
-        if case is None:
-            continue
-        job, p = case
-        said = verdict_of(job, p)
-        count[said] += 1
-        assert said != "WRONG", (seed, job.truth, p.roots, p.mismatches, p.cycles)
-        if job.truth["fault"] in ("gpu", "unit") and p.cycles and not p.mismatches and not p.roots:
-            assert p.unsure_cycles, (seed, "a device fault must not look like a proven deadlock")
-    share = count["exact"] / sum(count.values())
-    record_property("exact_share", round(share, 3))
-    assert share >= least, count
-
-
-def test_two_faults_at_once_name_no_healthy_rank_either():
-    for seed in range(300, 360):
-        rng = random.Random(seed)
-        job = simulator.make_job(rng)
-        assert simulator.break_job(job, "dead", rng)
-        first = job.truth["rank"]
-        simulator_run = simulator.run(job)
-        if not simulator.hung(job):
-            continue
-        second = rng.choice([r for r in job.programs if r != first])
-        records = {
-            r: probe.reduce_dump(simulator.dump(job, r, simulator_run[r]), r)
-            for r in job.programs
-            if r not in (first, second)
-        }
-        p = draw(decode(records, job.ranks), {first: "dead", second: "stopped"})
-        assert set(p.roots) <= {first, second} and p.roots
+# ---------------------------------------------------------------- a death in the middle
 
 
 def test_who_is_left_behind_by_a_rank_that_died_in_the_middle_of_a_collective_is_its_victim_and_not_stuck():

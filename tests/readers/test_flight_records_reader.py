@@ -115,9 +115,7 @@ def test_the_choice_does_not_depend_on_the_order_of_the_folder():
 def test_two_dumps_of_one_rank_in_two_folders_the_newest_is_taken_and_the_other_named():
     got = read({"attempt1/_dump_0": raw(newest=T0), "attempt2/_dump_0": raw(newest=T0 + 500)})
     assert got.recognised == ("attempt2/_dump_0",)
-    assert got.unrecognised == (
-        ("attempt1/_dump_0", "a second dump of rank 0; the newest was taken (attempt2/_dump_0)"),
-    )
+    assert got.unrecognised == (("attempt1/_dump_0", "of an earlier attempt than attempt2"),)
 
 
 def test_a_rank_that_only_another_form_tells_is_taken_and_the_mixture_is_said():

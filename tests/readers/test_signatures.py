@@ -53,7 +53,6 @@ def test_the_lines_of_a_healthy_job_are_known_by_none() -> None:
         " [2026-11-30 21:40:01.123] iteration       12/  100000 | consumed samples: 384 | elapsed time per iteration (ms): 503.9 | lm loss: 2.345678E+00 |",
         "n1:9:71 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
         "[rank0]:[W1130 21:40:01.1 ProcessGroupNCCL.cpp:4115] Warning: using GPU 0 to perform barrier as devices used by this process are currently unknown.",
-        "n1:9:71 [0] NCCL WARN Call to bind failed: Address already in use",
         "n1:9:71 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>",
         "UserWarning: torch.distributed._all_gather_base is a private function and will be deprecated.",
         "Error handling is enabled. No Exception was raised so far.",
@@ -69,6 +68,18 @@ def test_the_lines_of_a_healthy_job_are_known_by_none() -> None:
     for source, lines in (("joblog", healthy), ("kernel", kernel)):
         for line in lines:
             assert [s.id for s in load().of(source) if s.match(line) is not None] == []
+
+
+def test_noise_is_known_as_noise_and_accuses_nobody() -> None:
+    # Another user's job has the RAS port of this node: harmless, and it looks like a fault.
+    line = "n1:9:71 [0] NCCL WARN Call to bind failed: Address already in use"
+    assert [(s.id, s.role) for s in load().of("joblog") if s.match(line) is not None] == [("nccl_ras_noise", "context")]
+
+
+def test_at_least_thirty_lines_of_pytorch_and_nccl_stand_there_as_they_were_printed() -> None:
+    families = ("watchdog_", "heartbeat_", "nccl_", "store_", "torchelastic_", "gloo_", "flight_recorder_")
+    told = [sample for s in ALL if s.source == "joblog" and s.id.startswith(families) for sample in s.samples]
+    assert len(told) >= 60
 
 
 def hostile_lines(entry: Signature) -> list[str]:

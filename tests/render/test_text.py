@@ -293,5 +293,5 @@ def test_every_list_of_the_report_is_on_the_page() -> None:
     told = {f.name for f in fields(Report)} - not_printed
     assert told == {
         "case", "job", "observed", "state", "verdict", "culprits", "victims", "evidence", "findings", "ruled_out",
-        "alternatives", "unknown", "timeline", "deadlines", "mitigation", "commands", "do_not", "took_s",
+        "alternatives", "unknown", "timeline", "deadlines", "mitigation", "commands", "do_not", "took_s", "stacks",
     }  # fmt: skip

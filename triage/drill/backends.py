@@ -21,6 +21,8 @@ from triage.drill.plan import Plan, bare_source
 from triage.errors import TriageError
 
 START_S = 60.0
+# What the ranks run, by engine.
+SOURCES = {"ring": ("diary.py", "rank.py"), "torch": ("diary.py", "rank.py", "torch_rank.py")}
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Backend(Protocol):
 
     def pids(self) -> dict[int, int]:
         """Process id of each rank as the drill's machine sees it (also of ranks that ended)."""
+
+    def ended(self) -> dict[int, int]:
+        """Exit code of each rank that ended (minus the signal's number, if by a signal), as far as its node could say."""
 
     def processes(self) -> list[int]:
         """Process ids of nodes, launchers and ranks, as far as they were started."""
@@ -80,6 +85,7 @@ class NodeProcess:
         self.node = node
         self.errors = errors
         self.pids: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
         self.launcher: int | None = None
         self.ready = threading.Event()
         self.gone = threading.Event()
@@ -113,6 +119,8 @@ class NodeProcess:
             if message.get("ready"):
                 self.launcher = message["launcher"]
                 self.pids = {int(rank): pid for rank, pid in message["pids"].items()}
+            if "ended" in message:
+                self.ended[message["ended"]] = message["code"]
             serving = serving or bool(message.get("serving"))
             if serving and self.pids:
                 self.ready.set()
@@ -130,7 +138,7 @@ class Processes:
         python = os.path.realpath(sys.executable)  # not the venv's path: it may say what this is
         plan.job_folder.mkdir(parents=True)
         script, torchrun = plan.job_folder / "pretrain_gpt.py", plan.job_folder / "torchrun"
-        script.write_text(bare_source("rank.py"))
+        script.write_text(bare_source(*SOURCES[plan.engine]))
         torchrun.write_text(bare_source("launcher.py"))
         worker = plan.job_folder / "torch" / "_inductor" / "compile_worker" / "__main__.py"
         worker.parent.mkdir(parents=True)
@@ -185,6 +193,9 @@ class Processes:
             right = members[(members.index(place.rank) + 1) % len(members)]
             near = plan.ranks[right].node == place.node
             group["right"] = ["127.0.0.1", port(ranks[right] if near else fabric[place.node])]
+        engine: dict[str, Any] = {"chunk_bytes": plan.chunk_bytes, "groups": groups}
+        if plan.engine == "torch":  # it connects its groups itself, by a store
+            engine = {"ranks_per_node": plan.ranks_per_node, "store_port": port(ranks[0]), "path": packages()}
         return {
             "rank": place.rank,
             "local_rank": place.local_rank,
@@ -196,8 +207,7 @@ class Processes:
                 "report_fd": report_fd,
                 "compute_ms": plan.compute_ms,
                 "data_ms": plan.data_ms,
-                "chunk_bytes": plan.chunk_bytes,
-                "groups": groups,
+                **engine,
             },
         }
 
@@ -239,6 +249,9 @@ class Processes:
     def pids(self) -> dict[int, int]:
         return {rank: pid for node in self.nodes.values() for rank, pid in node.pids.items()}
 
+    def ended(self) -> dict[int, int]:
+        return {rank: code for node in self.nodes.values() for rank, code in node.ended.copy().items()}
+
     def processes(self) -> list[int]:
         nodes = self.nodes.values()
         return [n.process.pid for n in nodes] + [n.launcher for n in nodes if n.launcher] + list(self.pids().values())
@@ -263,6 +276,11 @@ class Processes:
 def port(listener: socket.socket) -> int:
     number: int = listener.getsockname()[1]
     return number
+
+
+def packages() -> list[str]:
+    """Where a rank finds torch and what torch needs: ranks start without site packages, as the drill's Python has them."""
+    return [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
 
 
 def system_environment() -> dict[str, str]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from triage.drill.backends import BACKENDS, Backend, Host, key_pair
 from triage.drill.plan import CLUSTER, Plan, folded, make_plan
-from triage.drill.scenarios import Fault, check_needs, did_you_mean, for_rank, ground_truth, messages
+from triage.drill.scenarios import Fault, check_needs, choose, did_you_mean, for_rank, ground_truth, messages
 from triage.errors import UsageError
 
 FLOOR_S = 5  # the drill's profile: a job is called frozen after this, not after a minute (DESIGN section 2)
@@ -49,6 +49,8 @@ class Cluster:
         chunk_bytes: int = 2048,
         blind: frozenset[str] = frozenset(),
         backend: str = "processes",
+        engine: str = "ring",
+        control_plane: bool = False,
     ) -> None:
         if backend not in BACKENDS:
             raise UsageError(f"drill: no backend is called {backend}{did_you_mean(backend, list(BACKENDS))}")
@@ -70,6 +72,8 @@ class Cluster:
                 data_ms=data_ms,
                 chunk_bytes=chunk_bytes,
                 blind=blind,
+                engine=engine,
+                control_plane=control_plane,
             )
         except BaseException:
             self.close()
@@ -216,6 +220,10 @@ class Cluster:
     def pids(self) -> dict[int, int]:
         return self.backend.pids()
 
+    def ended(self) -> dict[int, int]:
+        """Exit code of each rank that ended."""
+        return self.backend.ended()
+
     def processes(self) -> list[int]:
         """Everything that close() must end: nodes, launchers, ranks."""
         return self.backend.processes()
@@ -247,7 +255,7 @@ class Cluster:
                 for message in told:
                     self.backend.send(each.node, {"rank": each.rank} | message)
         elif told:
-            chosen = random.Random(f"{self.plan.seed}/rank").randrange(self.plan.world) if rank is None else rank
+            chosen = choose(fault, self.plan) if rank is None else rank
             for message in told:
                 whom = {"rank": chosen} if for_rank(message) else {}
                 self.backend.send(self.node_of(chosen), whom | message)

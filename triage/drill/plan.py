@@ -30,6 +30,7 @@ IB_TIMEOUT, IB_RETRIES, IB_MULTIPLIER = 14, 7, 2
 SECOND_LOOK = "second-look"  # not withheld on the nodes: frozen-job is run with one look
 BLINDABLE = ("dumps", "joblog", "kernel", "ranks", "steps", "nic", SECOND_LOOK)
 MOST_NODES, MOST_RANKS = 64, 256
+SOCKET_PATH = 107  # the longest name of a Unix socket
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Plan:
     folder: Path
     started: float
     blind: frozenset[str] = frozenset()
+    engine: str = "ring"
+    control_plane: bool = False  # do the ranks serve PyTorch's control plane?
 
     @property
     def world(self) -> int:
@@ -95,6 +98,13 @@ class Plan:
         a probe that refuses to leave its rootfs by a link finds it as well.
         """
         return self.node_folder(node) / "root" / "tmp" / self.job_id
+
+    def socket(self, rank: RankPlan) -> str:
+        """Where the rank serves its control plane. Raises UsageError where the drill's folder lies too deep for it."""
+        path = str(self.scratch(rank.node) / "comm" / f"worker_{rank.rank}.sock")
+        if len(path) > SOCKET_PATH:
+            raise UsageError(f"drill: {path} is too long for a Unix socket: set TMPDIR to a shorter folder")
+        return path
 
     def tensor_group(self, node: str) -> list[int]:
         return [rank.rank for rank in self.on(node)]
@@ -146,6 +156,8 @@ class Plan:
             env["TORCH_FR_BUFFER_SIZE"] = "2000"
             env["TORCH_FR_DUMP_TEMP_FILE"] = str(self.scratch(rank.node) / "comm" / "trace_rank_")
             env["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(self.scratch(rank.node) / "comm" / "pipe_rank_")
+        if self.control_plane:
+            env["TORCH_WORKER_SERVER_SOCKET"] = self.socket(rank)
         if "steps" not in self.blind:
             env["TRIAGE_STEP_LOG"] = str(self.scratch(rank.node) / "steps" / "rank_")
         return env
@@ -170,6 +182,8 @@ def make_plan(
     data_ms: float = 0.5,
     chunk_bytes: int = 2048,
     blind: frozenset[str] = frozenset(),
+    engine: str = "ring",
+    control_plane: bool = False,
     now: float | None = None,
 ) -> Plan:
     """A plan from a seed: the same seed gives the same names. Raises UsageError for a shape that cannot be built."""
@@ -197,6 +211,8 @@ def make_plan(
         folder=folder,
         started=time.time() if now is None else now,
         blind=blind,
+        engine=engine,
+        control_plane=control_plane,
     )
 
 
@@ -209,12 +225,24 @@ def folded(nodes: tuple[str, ...]) -> str:
     return f"{prefix}[{first}-{last}]"
 
 
-def bare_source(name: str) -> str:
-    """The source of a file of this folder without comments and docstrings: what a node may hold of the drill."""
-    tree = ast.parse(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree) + "\n"
+def bare_source(*names: str) -> str:
+    """The source of files of this folder without comments and docstrings: what a node may hold of the drill.
+
+    Several become one, in their order; what they import from each other needs no import then, and only the last is run.
+    """
+    whole = ast.Module(body=[], type_ignores=[])
+    for name in names:
+        tree = ast.parse(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+                first = node.body[0] if node.body else None
+                if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                    node.body = node.body[1:] or [ast.Pass()]
+        for part in tree.body:
+            source = part.module or "" if isinstance(part, ast.ImportFrom) else ""
+            if source.startswith("triage.") or (source == "__future__" and name != names[0]):
+                continue
+            if isinstance(part, ast.If) and name != names[-1]:
+                continue  # `if __name__ == "__main__"`
+            whole.body.append(part)
+    return ast.unparse(whole) + "\n"

@@ -1,6 +1,6 @@
 """One rank of a synchronous training job, as its process: compute, a ring all-reduce in two groups, a step record.
 
-Standard library only. What lies on a node is a bare copy of this file (no docstring, no comment: `plan.bare_source`),
+Standard library only. What lies on a node is a bare copy of diary.py and this file (no docstring, no comment: `plan.bare_source`),
 started by the launcher with an environment like torchrun's. Its plan and whatever is asked of it later come as JSON
 lines on stdin, so that nobody who looks at the node can read what was asked; EOF there means that the launcher is
 gone, and ends the rank.
@@ -26,8 +26,6 @@ import json
 import operator
 import os
 import pickle
-import random
-import select
 import signal
 import socket
 import struct
@@ -36,10 +34,11 @@ import sys
 import threading
 import time
 from array import array
+from collections.abc import Callable
 from typing import Any
 
-ITERATIONS = 100000
-SAMPLES_A_STEP = 32
+from triage.drill.diary import ITERATIONS, Diary
+
 RING = 2000  # entries kept by torch 2.13's recorder (notes/flight-recorder.md 2)
 HEAD = struct.Struct("!16sQII")  # operation, number in the group, hop, bytes that follow
 TIMEOUT_MS = 600000
@@ -234,7 +233,7 @@ def accept_all(listener: socket.socket, rings: dict[str, Ring]) -> None:
             waiting.discard(name)
 
 
-def answer_pipe(prefix: str, dump_prefix: str, rank: int, recorder: Recorder) -> None:
+def answer_pipe(prefix: str, dump_prefix: str, rank: int, dump: Callable[[], bytes]) -> None:
     """torch's monitor thread: any byte on the FIFO makes a dump; up to 128 are drained at a time."""
     path = f"{prefix}{rank}.pipe"
     try:
@@ -250,7 +249,7 @@ def answer_pipe(prefix: str, dump_prefix: str, rank: int, recorder: Recorder) ->
         except BlockingIOError:
             continue
         if asked:
-            raw = recorder.dump()
+            raw = dump()
             # Plainly opened, cut and filled, with no rename: a reader may meet half a file, as with torch.
             with open(f"{dump_prefix}{rank}", "wb") as out:
                 out.write(raw)
@@ -294,20 +293,6 @@ def compile_for(seconds: float) -> None:
         child.wait()
 
 
-def iteration_line(step: int, total_ms: float, noise: random.Random) -> str:
-    """What Megatron prints on the last rank after each iteration."""
-    now = time.time()
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}"
-    loss = 10.8 * (step + 1) ** -0.09 + noise.gauss(0, 0.01)
-    return (
-        f" [{stamp}] iteration {step:8d}/{ITERATIONS:8d} | consumed samples: {step * SAMPLES_A_STEP:12d} |"
-        f" elapsed time per iteration (ms): {total_ms:.1f} | learning rate: 1.000000E-04 |"
-        f" global batch size: {SAMPLES_A_STEP:5d} | lm loss: {loss:.6E} | loss scale: 1.0 |"
-        f" grad norm: {1.2 + noise.gauss(0, 0.05):.3f} | number of skipped iterations:   0 |"
-        f" number of nan iterations:   0 |\n"
-    )
-
-
 class Orders:
     """What was asked of this rank so far, as it holds for the step that begins."""
 
@@ -339,10 +324,7 @@ def train(plan: dict[str, Any], rings: dict[str, Ring], asked: list[dict[str, An
     """Step after step: data, compute, the collectives of every group, one record; at the end, the teardown."""
     rank, world = plan["rank"], plan["world"]
     orders = Orders(plan["groups"])
-    prefix = os.environ.get("TRIAGE_STEP_LOG")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    record_file = os.open(f"{prefix}{rank}.jsonl", flags, 0o644) if prefix else -1
-    noise = random.Random(rank)
+    diary = Diary(plan)
     if rank == world - 1:
         print(f"[before the start of training step] datetime: {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())}")
     for step in range(1, ITERATIONS + 1):
@@ -362,41 +344,22 @@ def train(plan: dict[str, Any], rings: dict[str, Ring], asked: list[dict[str, An
             total = ring.all_reduce(array("d", [rank + 1.0]) * (ring.per_chunk * len(ring.members)))
             if total[0] != sum(ring.members) + len(ring.members):
                 raise ArithmeticError(f"all_reduce of group {name} gave {total[0]}")
-        at_end = time.perf_counter()
-        record = {
-            "step": step,
-            "rank": rank,
-            "t_start": round(began, 3),
-            "compute_ms": round((at_compute - at_data) * 1000, 3),
-            "collective_ms": round((at_end - at_compute) * 1000, 3),
-            "data_ms": round((at_data - at_start) * 1000, 3),
-            "total_ms": round((at_end - at_start) * 1000, 3),
-        }
-        if record_file >= 0:
-            os.write(record_file, json.dumps(record).encode() + b"\n")
-        report(plan["report_fd"], record)
-        if rank == world - 1:
-            os.write(1, iteration_line(step, record["total_ms"], noise).encode())
+        diary.keep(step, began, at_start, at_data, at_compute, time.perf_counter())
     if rank == world - 1:
         print(f"[after training is done] datetime: {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())}")
     rest()  # destroying the communicators may take for ever: that is no frozen training
 
 
-def report(descriptor: int, record: dict[str, Any]) -> None:
-    """Tell whoever set the job up. A full pipe drops the line: the job never waits for its audience."""
-    if descriptor < 0 or not select.select([], [descriptor], [], 0)[1]:
-        return
+def end_with_parent() -> None:
+    """The launcher's end is ours, even in a hang."""
     try:
-        os.write(descriptor, json.dumps(record, separators=(",", ":")).encode() + b"\n")
-    except OSError:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    except (OSError, AttributeError):
         pass
 
 
 def main() -> None:
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the launcher's end is ours, even in a hang
-    except (OSError, AttributeError):
-        pass
+    end_with_parent()
     source = sys.stdin.buffer
     first = source.readline()
     if not first:
@@ -410,7 +373,7 @@ def main() -> None:
     rings = {group["name"]: Ring(plan["rank"], group, plan["chunk_bytes"], recorder) for group in plan["groups"]}
     pipe, dump = os.environ.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"), os.environ.get("TORCH_FR_DUMP_TEMP_FILE")
     if pipe and dump:
-        threading.Thread(target=answer_pipe, args=(pipe, dump, plan["rank"], recorder), daemon=True).start()
+        threading.Thread(target=answer_pipe, args=(pipe, dump, plan["rank"], recorder.dump), daemon=True).start()
     for ring in rings.values():
         if len(ring.members) > 1:
             ring.connect(plan["rank"])

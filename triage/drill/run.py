@@ -6,6 +6,7 @@ stdout belongs to whoever is called (and, with --hold, to the one line to copy);
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shlex
@@ -35,16 +36,18 @@ STILL_S = 7.5  # 1.5 times the floor of the drill's profile: then the job is fro
 SLOW_STEPS = 14  # the outlier rule wants 10 slow steps and gets some more (notes/straggler-and-cost.md 2.5)
 AFTER_STEPS = 15
 PATIENCE_S = 60.0
-ENGINES = ("ring",)
+IMPORT_S = 60.0  # beyond that for all ranks of a busy machine to import torch
+NODES = {"ring": 4, "torch": 2}  # without --nodes: a rank with torch costs 1.5 CPU-seconds and 200 MB
 
 
 @dataclass(frozen=True)
 class DrillOptions:
-    """What `triage drill` was asked for. `fault` "" is the scenario's first; `truth` is where to write what is true."""
+    """What `triage drill` was asked for. `fault` "" is the scenario's first, `nodes` None what suits the engine; `truth` is
+    where to write what is true."""
 
     scenario: str = "dead-rank"
     fault: str = ""
-    nodes: int = 4
+    nodes: int | None = None
     ranks_per_node: int = 2
     speed: float = 0.88
     after_s: float = 8.0
@@ -68,22 +71,25 @@ def run_drill(
     KeyboardInterrupt passes through after everything was ended.
     """
     say = progress or to_stderr
-    scenario = find(options.scenario)
+    scenario = find(options.scenario, options.engine)
     fault = scenario.fault(options.fault)
-    check(options, fault)
+    nodes = NODES[options.engine] if options.nodes is None else options.nodes
+    check(options, fault, nodes)
     from triage.drill.cluster import Cluster
 
     with ended_by_signals():
-        say(f"starting {options.nodes} nodes of {options.ranks_per_node} ranks")
+        say(f"starting {nodes} nodes of {options.ranks_per_node} ranks")
         with Cluster(
-            nodes=options.nodes,
+            nodes=nodes,
             ranks_per_node=options.ranks_per_node,
             seed=options.seed,
             compute_ms=scenario.compute_ms,
             blind=frozenset(options.blind),
             backend=options.backend,
+            engine=options.engine,
+            control_plane=fault.control_plane,
         ) as cluster:
-            wait_for(lambda: len(cluster.steps()) == cluster.plan.world, "no rank makes steps")
+            wait_for_steps(cluster)
             say(f"job {cluster.job_id} trains; seed {cluster.plan.seed}; breaks in {options.after_s:g} s")
             time.sleep(options.after_s)
             truth = cluster.apply(scenario.name, fault, speed=options.speed)
@@ -96,11 +102,11 @@ def run_drill(
             return ask(cluster, truth, options, investigate)
 
 
-def check(options: DrillOptions, fault: Fault) -> None:
+def check(options: DrillOptions, fault: Fault, nodes: int) -> None:
     """Everything that can be refused before anything starts."""
     from triage.drill.backends import BACKENDS
 
-    check_shape(options.nodes, options.ranks_per_node)
+    check_shape(nodes, options.ranks_per_node)
     if options.backend not in BACKENDS:
         raise UsageError(
             f"drill: no backend is called {options.backend}{did_you_mean(options.backend, list(BACKENDS))}"
@@ -108,13 +114,13 @@ def check(options: DrillOptions, fault: Fault) -> None:
     for source in options.blind:
         if source not in BLINDABLE:
             raise UsageError(f"drill: no source is called {source}{did_you_mean(source, list(BLINDABLE))}")
-    if options.engine not in ENGINES:
-        raise UsageError(f"drill: no engine is called {options.engine}{did_you_mean(options.engine, list(ENGINES))}")
+    if options.engine == "torch" and importlib.util.find_spec("torch") is None:
+        raise UsageError("drill: --engine torch needs PyTorch: pip install 'triage-frozen-job[drill-torch]'")
     if not 0.01 <= options.speed < 1:
         raise UsageError(f"drill: --speed {options.speed:g} is not slower: give a share between 0.01 and 1")
     if not 0 <= options.after_s <= 3600:
         raise UsageError(f"drill: --after {options.after_s:g}s is out of range: give 0s to 1h")
-    check_needs(fault, options.nodes, options.ranks_per_node)
+    check_needs(fault, nodes, options.ranks_per_node)
 
 
 def wait_for(done: Callable[[], bool], otherwise: str, patience_s: float = PATIENCE_S) -> None:
@@ -123,6 +129,22 @@ def wait_for(done: Callable[[], bool], otherwise: str, patience_s: float = PATIE
         if time.monotonic() > until:
             raise TriageError(f"drill: {otherwise} within {patience_s:.0f} s; is the machine overloaded?")
         time.sleep(0.1)
+
+
+def wait_for_steps(cluster: Cluster) -> None:
+    """Wait until every rank has made a step. If one never does, the job's log says why."""
+    world = cluster.plan.world
+    patience_s = PATIENCE_S + (IMPORT_S if cluster.plan.engine == "torch" else 0.0)
+    try:
+        wait_for(lambda: len(cluster.steps()) == world or bool(cluster.ended()), "no rank makes steps", patience_s)
+        if len(cluster.steps()) < world:
+            raise TriageError("drill: a rank ended before it made a step")
+    except TriageError as error:
+        with contextlib.suppress(OSError):
+            said = [line for line in cluster.plan.log.read_text(errors="replace").splitlines() if "Error" in line]
+            if said:
+                raise TriageError(f"{error}; the job's log says: {said[0][:300]}") from None
+        raise
 
 
 def wait_until_shown(cluster: Cluster, fault: Fault, options: DrillOptions, say: Callable[[str], None]) -> None:
@@ -162,6 +184,7 @@ def ask(cluster: Cluster, truth: dict[str, Any], options: DrillOptions, investig
         "left_on_nodes": sorted(set(cluster.files()) - before),
         "gone_from_nodes": sorted(before - set(cluster.files())),
         "processes": cluster.processes(),
+        "ended": {str(rank): code for rank, code in cluster.ended().items()},
         "folder": str(cluster.folder),
         "steps": {str(rank): cluster.records(rank) for rank in range(cluster.plan.world)},
     }

@@ -7,6 +7,7 @@ for what they understand). A new scenario is a new entry here; nothing else to r
 from __future__ import annotations
 
 import difflib
+import random
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +16,17 @@ from typing import Any, Literal
 from triage.drill.plan import DEFAULT_GROUP, EVAL_GROUP, TENSOR_GROUPS, Plan
 from triage.errors import UsageError
 
-Blame = Literal["nobody", "rank", "cycle", "node", "nic"]
+Blame = Literal["nobody", "rank", "neighbour", "cycle", "node", "nic"]
+ENGINES = ("ring", "torch")
 
 
 @dataclass(frozen=True)
 class Expect:
     """What a run of triage against the scenario must end in. `cause` "" = any leaf of the verdict.
 
-    `blame`: nobody; the rank; its node; the fabric port of its node; or, for a cycle, either the rank alone or all of its
-    cycle as involved. `finding`: the class of a finding that must name the node of the rank ("" = none is asked for).
+    `blame`: nobody; the rank; the rank that exchanges activations with it; its node; the fabric port of its node; or, for a
+    cycle, either the rank alone or all of its cycle as involved. `finding`: the class of a finding that must name the node
+    of the rank ("" = none is asked for). `or_else`: what is right as well where the evidence may be less than the truth.
     """
 
     verdict: str
@@ -33,6 +36,7 @@ class Expect:
     exit_code: int
     blame: Blame
     finding: str = ""
+    or_else: tuple[Expect, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Fault:
 
     `messages` go to the node of the chosen rank. {"rank": ...} of the kind "tell" or "signal" are for the rank itself; the
     words "SPEED" (--speed) and "SOON" (a step that every rank has still before it) stand for numbers. With `everybody` all
-    ranks are told.
+    ranks are told; `rank` is the one that it can only be; with `paired` it has a neighbour to exchange activations with.
     """
 
     name: str
@@ -52,6 +56,9 @@ class Fault:
     needs_ranks_per_node: int = 1
     needs_nodes: int = 1
     everybody: bool = False
+    rank: int | None = None
+    paired: bool = False
+    control_plane: bool = False  # PyTorch's own, in each rank
 
 
 @dataclass(frozen=True)
@@ -259,32 +266,53 @@ class Row:
     culprit_kind: str
     strategy: str
     exit_code: int
+    engine: str = "ring"
+    or_else: tuple[str, ...] = ()  # causes that are right as well
 
 
-def list_scenarios() -> list[Row]:
-    """Every scenario and fault, in the order of this file."""
+def all_of(engine: str) -> tuple[Scenario, ...]:
+    """The scenarios of an engine. Raises UsageError with the nearest name."""
+    if engine == "ring":
+        return SCENARIOS
+    if engine == "torch":
+        from triage.drill.torch_faults import TORCH_SCENARIOS
+
+        return TORCH_SCENARIOS
+    raise UsageError(f"drill: no engine is called {engine}{did_you_mean(engine, list(ENGINES))}")
+
+
+def list_scenarios(engine: str = "ring") -> list[Row]:
+    """Every scenario and fault of an engine, in the order of its file."""
     return [
         Row(
             scenario.name,
             fault.name,
             fault.breaks,
             fault.expect.verdict,
-            fault.expect.cause or f"{fault.expect.verdict}/...",
+            cause(fault.expect),
             fault.expect.culprit_kind,
             fault.expect.strategy,
             fault.expect.exit_code,
+            engine,
+            tuple(cause(other) for other in fault.expect.or_else),
         )
-        for scenario in SCENARIOS
+        for scenario in all_of(engine)
         for fault in scenario.faults
     ]
 
 
-def find(name: str) -> Scenario:
+def cause(expect: Expect) -> str:
+    return expect.cause or f"{expect.verdict}/..."
+
+
+def find(name: str, engine: str = "ring") -> Scenario:
     """The scenario of that name. Raises UsageError with the nearest name."""
-    for scenario in SCENARIOS:
+    known = all_of(engine)
+    for scenario in known:
         if scenario.name == name:
             return scenario
-    raise UsageError(_unknown("scenario", name, [scenario.name for scenario in SCENARIOS]))
+    what = "scenario" if engine == "ring" else f"scenario of --engine {engine}"
+    raise UsageError(_unknown(what, name, [scenario.name for scenario in known]))
 
 
 def messages(fault: Fault, speed: float, soon: int) -> list[dict[str, Any]]:
@@ -304,43 +332,61 @@ def for_rank(message: Mapping[str, Any]) -> bool:
     return "tell" in message or "signal" in message
 
 
+def choose(fault: Fault, plan: Plan) -> int:
+    """The rank that breaks: the only one that can, or the seed's choice."""
+    if fault.rank is not None:
+        return fault.rank
+    # Of an odd number of ranks the last has no neighbour.
+    return random.Random(f"{plan.seed}/rank").randrange(plan.world // 2 * 2 if fault.paired else plan.world)
+
+
 def ground_truth(scenario: str, fault: Fault, plan: Plan, rank: int | None, at: float) -> dict[str, Any]:
     """What really happened and which answers count as right. Kept on the drill's side, never on a node.
 
     `culprit` the broken part ({kind, rank, node, nic}), or None; `at_node` where it happened; `cycle` the ranks that may be
     named together instead of it (a cycle that nothing separates); `victims` all ranks that may not be named as culprits.
+    `or_else`: further answers that are right (each with its verdict, cause, strategy, exit_code, culprit, cycle, victims).
     """
-    expect = fault.expect
-    ranks = {place.rank: place.node for place in plan.ranks}
-    node = ranks[rank] if rank is not None else None
-    cycle = plan.tensor_group(node) if node is not None and expect.blame == "cycle" else []
-    culprit: dict[str, Any] | None = None
-    if rank is not None and expect.blame != "nobody":
-        kind = {"cycle": "rank"}.get(expect.blame, expect.blame)
-        nics = [plan.hca, plan.nic] if kind == "nic" else []
-        culprit = {"kind": kind, "rank": rank if kind == "rank" else None, "node": node, "nics": nics}
-    innocent = (
-        [other for other, home in ranks.items() if home != node]
-        if expect.blame in ("node", "nic")
-        else [other for other in ranks if other != rank or expect.blame == "nobody"]
-    )
     return {
         "scenario": scenario,
         "fault": fault.name,
+        "engine": plan.engine,
         "seed": plan.seed,
         "job": plan.job_id,
         "nodes": list(plan.nodes),
+        "finding": fault.expect.finding,
+        "at_node": plan.ranks[rank].node if rank is not None else None,
+        "broken_rank": rank,
+        "at": at,
+        **right_answer(fault.expect, plan, rank),
+        "or_else": [right_answer(other, plan, rank) for other in fault.expect.or_else],
+    }
+
+
+def right_answer(expect: Expect, plan: Plan, rank: int | None) -> dict[str, Any]:
+    """Verdict, culprit and victims by one expectation, with the names of this cluster."""
+    ranks = {place.rank: place.node for place in plan.ranks}
+    named = rank ^ 1 if rank is not None and expect.blame == "neighbour" else rank
+    node = ranks[named] if named is not None else None
+    cycle = plan.tensor_group(node) if node is not None and expect.blame == "cycle" else []
+    culprit: dict[str, Any] | None = None
+    if named is not None and expect.blame != "nobody":
+        kind = {"cycle": "rank", "neighbour": "rank"}.get(expect.blame, expect.blame)
+        nics = [plan.hca, plan.nic] if kind == "nic" else []
+        culprit = {"kind": kind, "rank": named if kind == "rank" else None, "node": node, "nics": nics}
+    innocent = (
+        [other for other, home in ranks.items() if home != node]
+        if expect.blame in ("node", "nic")
+        else [other for other in ranks if other != named or expect.blame == "nobody"]
+    )
+    return {
         "verdict": expect.verdict,
         "cause": expect.cause,
         "strategy": expect.strategy,
         "exit_code": expect.exit_code,
-        "finding": expect.finding,
         "culprit": culprit,
-        "at_node": node,
-        "broken_rank": rank,
         "cycle": cycle,
         "victims": [other for other in innocent if other not in cycle],
-        "at": at,
     }
 
 

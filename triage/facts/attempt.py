@@ -18,6 +18,9 @@ from typing import Any
 from triage.facts.clocks import Offset, offsets_of
 from triage.model import Job, Sample
 
+# How a flight record came that was written while we looked: for our poke, or told by the rank's control plane.
+WRITTEN_NOW = frozenset({"poked", "http"})
+
 GRACE_S = 300.0  # DESIGN section 2: what is dated up to five minutes after the end is still of the attempt
 # A scheduler stamps the start before the first process runs, and the log's clock is the file server's.
 STARTED_SLACK_S = 1.0

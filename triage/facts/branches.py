@@ -32,7 +32,9 @@ def apart(picture: Picture) -> int | None:
     odd = [rank for rank in alone if _resolves(picture, rank)]
     if len(odd) != 1 or picture.swapper not in (None, odd[0]):
         return None
-    return odd[0] if stands_apart(picture.records, odd[0]) else None
+    unit = units[odd[0]]
+    assert unit is not None
+    return odd[0] if stands_apart(picture.records, odd[0], picture.group(unit.key).members) else None
 
 
 def _resolves(picture: Picture, rank: int) -> bool:

@@ -8,10 +8,11 @@ spread of the differences is the stated error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from triage.model import Sample
+from triage.probes._watchdog import COLUMNS
 
 if TYPE_CHECKING:  # evidence.py asks attempt.py, which asks for clocks
     from triage.facts.evidence import Evidence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # evidence.py asks attempt.py, which asks for clocks
 # A log whose zone could not be told is taken as UTC only if its newest dated line is about as old as the file's last
 # change: in another zone the two would differ by a half hour at least.
 ZONE_SLACK_S = 240.0
+# Zones differ by a quarter of an hour at least; no line waits this long in a writer's buffer at the moment of a stall.
+WRONG_ZONE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,70 @@ def shift_of(sample: Sample, offsets: Mapping[str, Offset]) -> float | None:
     return -offset.offset_s if offset else 0.0
 
 
-def log_time(ev: Evidence, at: object) -> float | None:
-    """A time of the job log on our clock, or None."""
-    shift = ev.derive(log_shift)
+def zones_checked(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """The samples, with the zone of a log taken away where a second source contradicts it.
+
+    A log's zone is measured against its file's time, which is that of a copy, or of another writer, once in a while. Two
+    sources tell the same moments by the nodes' clocks: step records (the end of a step that the log tells too) and flight
+    records (when an operation was enqueued that a watchdog gave up later). Where all of them are off by more than any clock,
+    the log's times have no order against other sources (DESIGN section 2).
+    """
+    samples = tuple(samples)
+    offsets = offsets_of(samples)
+    moments = _moments(samples, offsets)
+    return tuple(_checked(sample, moments, offsets) if sample.probe == "joblog" else sample for sample in samples)
+
+
+Moments = dict[tuple[str, int], list[float]]
+
+
+def _moments(samples: Iterable[Sample], offsets: Mapping[str, Offset]) -> Moments:
+    """("step", its number) -> when it ended; ("seq", its number) -> when it was enqueued. On our clock."""
+    found: Moments = {}
+
+    def add(kind: str, number: object, at: object, sample: Sample) -> None:
+        if isinstance(number, int) and isinstance(at, int | float):
+            offset = offsets.get(sample.node)
+            found.setdefault((kind, number), []).append(float(at) - (offset.offset_s if offset else 0.0))
+
+    for sample in samples:
+        told = sample.data.get("ranks")
+        for entry in told if isinstance(told, list) else ():
+            if sample.probe == "steps" and isinstance(entry, Mapping):
+                add("step", entry.get("last_step"), entry.get("last_at"), sample)
+            record = entry.get("record") if isinstance(entry, Mapping) and not entry.get("stale") else None
+            if sample.probe == "flight_recorder" and isinstance(record, Mapping):
+                for one in record.get("open") or ():
+                    add("seq", one.get("seq"), one.get("at"), sample)
+    return found
+
+
+def _checked(sample: Sample, moments: Moments, offsets: Mapping[str, Offset]) -> Sample:
+    shift = shift_of(sample, offsets) if moments and sample.data else None
+    if shift is None:
+        return sample
+    away: list[float] = []
+    steps: dict[int, list[float]] = {}
+    for row in (sample.data.get("iterations") or {}).get("series") or ():
+        if isinstance(row[1], int | float):
+            steps.setdefault(row[0], []).append(row[1])
+    for number, times in steps.items():
+        # A step that was made again after a restart stands there twice: the nearer one is meant.
+        ends = moments.get(("step", number))
+        away += [min(abs(at + shift - end) for at in times for end in ends)] if ends else []
+    for told in (sample.data.get("watchdog") or {}).get("rows") or ():
+        row = dict(zip(COLUMNS, told))
+        if row.get("kind") == "timeout" and row.get("dated") and isinstance(row.get("begun"), int | float):
+            ends = moments.get(("seq", row["seq"]))
+            away += [min(abs(row["begun"] + shift - at) for at in ends)] if ends else []
+    if not away or min(away) < WRONG_ZONE_S:
+        return sample
+    why = f"the log's times are {min(away) / 3600:.2g} h off those of the ranks' own records: they are not compared with them"
+    data = {**sample.data, "zone": "doubted", "mtime": None}
+    return replace(sample, data=data, notes=(*sample.notes[:19], why))
+
+
+def log_time(ev: Evidence, at: object, sample: Sample | None = None) -> float | None:
+    """A time of the job log (of this reading of a log, where there are several) on our clock, or None."""
+    shift = ev.derive(log_shift) if sample is None else shift_of(sample, ev.derive(clock_offsets))
     return float(at) + shift if isinstance(at, int | float) and shift is not None else None

@@ -8,79 +8,30 @@ What can fool it is told in notes/flight-recorder.md 1.2: one name for several g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
+
+from triage.facts.members import Members, folded, members, spoken
+
+__all__ = [
+    "GroupInfo",
+    "GroupKey",
+    "Head",
+    "Members",
+    "Ordinal",
+    "RankView",
+    "Records",
+    "decode",
+    "folded",
+    "members",
+    "spoken",
+]
 
 GroupKey = tuple[str, str]  # (name, folded members): one name may stand for different ranks on different ranks
 Ordinal = tuple[int, int | None, int | None]  # epoch (last collective of the group), index in it, p2p number
 
-MOST_RANKS = 1_000_000  # of one group: a node may not make us loop over more
 MOST_UNITS = 4096  # of one window or trail
-
-
-# ---------------------------------------------------------------- members
-
-
-class Members:
-    """Sorted global ranks, kept as runs: 8,192 ranks are one range."""
-
-    __slots__ = ("_runs", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        runs = []
-        for part in text.split(",") if text else []:
-            start, _, rest = part.partition("+")
-            count, _, stride = rest.partition("*")
-            n, step = int(count or 1), int(stride or 1)
-            if not (0 <= int(start) < 10 * MOST_RANKS and 0 < n <= MOST_RANKS and 0 < step <= MOST_RANKS):
-                raise ValueError(f"no members: {text[:40]}")
-            runs.append(range(int(start), int(start) + n * step, step))
-        if sum(map(len, runs)) > MOST_RANKS:
-            raise ValueError("more members than any job has")
-        self._runs = tuple(runs)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._runs))
-
-    def __iter__(self) -> Iterator[int]:
-        for run in self._runs:
-            yield from run
-
-    def __contains__(self, rank: int) -> bool:
-        return any(rank in run for run in self._runs)
-
-    def top(self) -> int:
-        return max((run[-1] for run in self._runs), default=-1)
-
-
-@lru_cache(maxsize=4096)
-def members(text: str) -> Members:
-    return Members(text)
-
-
-def folded(ranks: Iterable[int]) -> str:
-    """The text of `members()` for these ranks: "0-3, 7" as people write it is `spoken()`."""
-    return ",".join(f"{a}+{b - a + 1}" if b > a else str(a) for a, b in _spans(ranks))
-
-
-def spoken(ranks: Iterable[int], limit: int = 12) -> str:
-    """Ranks for a sentence: "0-3, 7, 9"; long lists end with a count."""
-    have = sorted(set(ranks))
-    parts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in _spans(have)]
-    return ", ".join(parts) if len(parts) <= limit else f"{', '.join(parts[:limit])} … ({len(have)} in all)"
-
-
-def _spans(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1] = (spans[-1][0], rank)
-        else:
-            spans.append((rank, rank))
-    return spans
 
 
 # ---------------------------------------------------------------- one rank
@@ -124,6 +75,16 @@ class RankView:
     def history(self) -> bool:
         """Does it hold everything since the process began? Then "not there" means "never done"."""
         return not self.record.get("wrapped") and not self.record.get("active_only")
+
+    @property
+    def gaps(self) -> bool:
+        """Are entries left out between its first and its last: finished ones, where only the open ones are told?"""
+        ids, count = self.record.get("ids"), self.record.get("n")
+        if not (
+            isinstance(ids, list) and len(ids) == 2 and all(isinstance(i, int) for i in ids) and isinstance(count, int)
+        ):
+            return bool(self.record.get("active_only"))
+        return bool(ids[1] - ids[0] + 1 > count)
 
     def pair(self, key: GroupKey, side: str, src: int, dst: int) -> list[Any] | None:
         """[enqueued, done, open] of the sends ("s") or receives ("r") from src to dst, each an ordinal or None."""
@@ -266,12 +227,42 @@ def decode(records: Mapping[int, Mapping[str, Any]], world: int | None = None) -
         for rank in [r for r, view in views.items() if _top(view) >= world]:
             del views[rank]
             refused[rank] = f"it names ranks that a job of {world} ranks does not have"
+    for rank in [r for r, view in views.items() if view.record.get("lost")]:
+        del views[rank]
+        refused[rank] = "its ring has dropped operations that are still open, so where it waits is not told"
+    for rank in _of_two_styles(views):
+        del views[rank]
+        refused[rank] = (
+            "it holds open entries only, which do not tell whether its batches of sends and receives are finished"
+        )
     highest = max([-1, *views, *(_top(view) for view in views.values())])
     size = max(world or 0, highest + 1)
     groups = _groups(views, size, world is not None)
     for view in views.values():
         _attach(view)
     return Records(views, groups, world, refused)
+
+
+def _of_two_styles(views: Mapping[int, RankView]) -> list[int]:
+    """Ranks whose dump of open entries shows sends as single calls that others show to go in batches.
+
+    The parts of a finished batch stay in such a dump, the entry that closed it does not (probes/_records.py): a rank that has
+    no open batch looks as if each of them were open.
+    """
+    batched = {_role(row) for view in views.values() for row in view.record["groups"] if row.get("batched")}
+    found = []
+    for rank, view in views.items() if batched else ():
+        rows = view.record["groups"]
+        loose = [rows[u["g"]] for u in view.record.get("open", ()) if "p2p" in u and not rows[u["g"]].get("batched")]
+        if view.record.get("active_only") and any(_role(row) in batched for row in loose):
+            found.append(rank)
+    return found
+
+
+def _role(row: Mapping[str, Any]) -> str:
+    """What groups of one kind are called; PyTorch writes "undefined" where nobody gave a description."""
+    desc = str(row.get("desc") or "")
+    return "" if desc == "undefined" else desc
 
 
 def _top(view: RankView) -> int:

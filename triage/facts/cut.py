@@ -17,9 +17,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from triage.facts.attempt import Span
-from triage.facts.clocks import Offset, offsets_of, shift_of
+from triage.facts.attempt import WRITTEN_NOW, Span
+from triage.facts.clocks import Offset, offsets_of, shift_of, zones_checked
 from triage.model import Sample
+from triage.probes._watchdog import COLUMNS
 
 # They tell of a node and of our way to it, not of what runs there.
 OF_THE_NODE = frozenset(("contact", "reach", "peers"))
@@ -30,7 +31,7 @@ REQUEUES = frozenset(("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"))
 
 def cut(samples: Iterable[Sample], span: Span) -> tuple[Sample, ...]:
     """The samples, without what is not of this attempt."""
-    samples = tuple(samples)
+    samples = zones_checked(samples)
     offsets = offsets_of(samples)
     return tuple(_one(sample, span, offsets) for sample in samples)
 
@@ -116,7 +117,7 @@ def _dump(row: Any, span: Span, offset: float) -> Any:
     at = _number(row.get("mtime"))
     ours = None if at is None else at - offset
     why = ""
-    if span.strange and (row.get("source") == "poked" or not span.over):
+    if span.strange and (row.get("source") in WRITTEN_NOW or not span.over):
         why = f"of what runs now, and {span.strange}"
     elif span.over and ours is None:
         why = "without a time, and the attempt has ended"
@@ -170,6 +171,12 @@ def _log(sample: Sample, span: Span, shift: float | None) -> Sample:
     counted = _steps(steps, log)
     if counted is not steps:
         changed["iterations"] = counted
+    table = sample.data.get("watchdog")
+    rows = table.get("rows") if isinstance(table, Mapping) else None
+    if isinstance(table, Mapping) and isinstance(rows, list):
+        ours = [row for row in rows if _told(row, log)]
+        if len(ours) != len(rows):
+            changed["watchdog"] = {**table, "rows": ours}
     return replace(sample, data={**sample.data, **changed}) if changed else sample
 
 
@@ -214,6 +221,15 @@ def _hit(hit: Any, log: _Log) -> Any:
     if _early(log.span, first):
         return {**hit, "at": hit.get("last_at")}
     return {**hit, "last_at": hit.get("at"), "line_no": None} if _late(log.span, last) else hit
+
+
+def _told(row: Any, log: _Log) -> bool:
+    """Is a row of the watchdogs' table of this attempt? None holds lines of two (probes/_watchdog.py)."""
+    if not isinstance(row, list | tuple) or len(row) != len(COLUMNS):
+        return False
+    told = dict(zip(COLUMNS, row))
+    first, last = log.time(told["at"]), log.time(told["last_at"])
+    return log.ours(first, last, told["dated"] is True, _whole(told["line_no"]))
 
 
 def _steps(steps: Mapping[str, Any], log: _Log) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from triage.facts.attempt import WRITTEN_NOW
 from triage.facts.claims import MOST_PER_NODE, records_of, whole
 from triage.facts.clocks import clock_offsets, our_time
 from triage.facts.collectives import decode
@@ -43,6 +44,7 @@ class Dump:
     source: str  # "file" | "poked"
     mtime: float | None
     sample: Sample
+    host: str = ""  # the name in the file's own name: of a folder that somebody collected
 
 
 @dataclass
@@ -83,7 +85,7 @@ def waits(ev: Evidence) -> Waits:
             mtime = row.get("mtime")
             out.dumps[rank] = Dump(
                 rank, sample.node, record, str(row.get("source", "file")),
-                float(mtime) if isinstance(mtime, int | float) else None, sample,
+                float(mtime) if isinstance(mtime, int | float) else None, sample, str(row.get("host") or ""),
             )  # fmt: skip
         else:
             out.silent[rank] = str(row.get("why", ""))[:160]
@@ -100,7 +102,7 @@ def _draw(out: Waits, world: int | None, dead: Mapping[int, str], perhaps: Mappi
     """Decode what is left; leave out what is refused or of another moment; draw."""
     records = decode({rank: dump.record for rank, dump in out.dumps.items()}, world)
     bad = dict(records.refused)
-    fresh = {rank for rank, dump in out.dumps.items() if dump.source == "poked"}
+    fresh = {rank for rank, dump in out.dumps.items() if dump.source in WRITTEN_NOW}
     other = behind(records, fresh)
     out.disputed = any(rank in fresh for rank in other)
     bad.update(other)
@@ -136,7 +138,7 @@ def _better(row: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
         age = r.get("mtime")
         return (
             isinstance(r.get("record"), Mapping) and not r.get("stale"),
-            r.get("source") == "poked",
+            r.get("source") in WRITTEN_NOW,
             float(age) if isinstance(age, int | float) else 0.0,
         )
 

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from triage.facts.clocks import log_time
+from triage.facts.clocks import log_sample, log_time
 from triage.facts.evidence import Evidence
 from triage.facts.ranktable import log_hits, rank_table
+from triage.probes._watchdog import COLUMNS
 
 # Words of strsignal(3) as srun prints them.
 WORDS = {
@@ -183,4 +184,11 @@ def first_timeout(ev: Evidence) -> float | None:
         at, ran = log_time(ev, hit.get("at")), _int(_groups(hit).get("ran_ms"))
         if at is not None and ran is not None:
             begun.append(at - ran / 1000.0)
+    # Of thousands that gave up at once only the first and last lines are told one by one; their table holds them all.
+    sample = log_sample(ev)
+    table = sample.data.get("watchdog") if sample is not None else None
+    for row in (table.get("rows") or ()) if isinstance(table, Mapping) else ():
+        told = dict(zip(COLUMNS, row))
+        at = log_time(ev, told.get("begun")) if told.get("kind") == "timeout" else None
+        begun += [at] if at is not None else []
     return min(begun, default=None)

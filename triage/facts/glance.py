@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from triage.facts.attempt import WRITTEN_NOW
 from triage.facts.clocks import clock_offsets, log_sample, log_shift
 from triage.facts.evidence import Evidence
 from triage.facts.pace import job_series
@@ -81,7 +82,7 @@ def after_the_looks(ev: Evidence) -> tuple[list[str], list[Sample]]:
     for sample in ev.of("flight_recorder"):
         rows = sample.data.get("ranks")
         for row in rows if isinstance(rows, list) else ():
-            record = row.get("record") if isinstance(row, Mapping) and row.get("source") == "poked" else None
+            record = row.get("record") if isinstance(row, Mapping) and row.get("source") in WRITTEN_NOW else None
             newest = record.get("newest_s") if isinstance(record, Mapping) else None
             at = looked.get(sample.node)
             if not isinstance(newest, int | float) or at is None or sample.at is None:

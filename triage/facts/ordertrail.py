@@ -21,42 +21,65 @@ MOST_CANDIDATES = 16
 
 
 def odd_one(records: Records, candidates: Iterable[int]) -> int | None:
-    """The one candidate whose trail differs from at least half of all others', while every other candidate's differs from
-    at most one; None if nothing separates them. Ranks that run another part of the program differ from all candidates
-    alike, and so separate nobody."""
+    """The one candidate from whom the witnesses part; None if nothing separates them.
+
+    A witness speaks where it parts from some candidates and goes with others. Two at least, and half of those that speak,
+    must part from the one alone, and no two from another alone. Whoever goes with the one past where they parted from it
+    speaks against it: then it runs another part of the program (another pipeline stage), and does so rightly.
+    """
     suspects = sorted(set(candidates))
     if not 2 <= len(suspects) <= MOST_CANDIDATES:
         return None
     trails = {rank: trail(records, rank) for rank in suspects}
-    apart: dict[int, int] = dict.fromkeys(suspects, 0)
-    compared: dict[int, int] = dict.fromkeys(suspects, 0)
+    if not all(trails.values()):
+        return None
+    alone: dict[int, list[int]] = {rank: [] for rank in suspects}  # how long those went with it that part from it alone
+    along: dict[int, int] = dict.fromkeys(suspects, 0)  # how far anybody goes with it
+    speak = 0
     for other in _witnesses(records, suspects):
         if other not in trails:
             trails[other] = trail(records, other)
-        for rank in suspects:
-            differs = None if other == rank else differ(trails[rank], trails[other])
-            if differs is not None:
-                compared[rank] += 1
-                apart[rank] += differs
-    odd = [r for r in suspects if apart[r] >= 2 and apart[r] * 2 >= compared[r]]
-    if len(odd) == 1 and all(apart[r] <= 1 for r in suspects if r != odd[0]):
+        told = {
+            rank: parted
+            for rank in suspects
+            if rank != other and (parted := _parting(trails[rank], trails[other])) is not None
+        }
+        for rank, (differs, common) in told.items():
+            along[rank] = max(along[rank], 0 if differs else common)
+        apart = [rank for rank, (differs, _) in told.items() if differs]
+        if apart and len(apart) < len(told):
+            speak += 1
+            if len(apart) == 1:
+                alone[apart[0]].append(told[apart[0]][1])
+    odd = [r for r in suspects if len(alone[r]) >= 2 and len(alone[r]) * 2 >= speak and along[r] <= max(alone[r])]
+    if len(odd) == 1 and all(len(alone[rank]) <= 1 for rank in suspects if rank != odd[0]):
         return odd[0]
     return None
 
 
-def stands_apart(records: Records, rank: int) -> bool:
-    """Does this rank's trail differ from at least half of all others' that can be compared with it (two at least)?
+def stands_apart(records: Records, rank: int, peers: Iterable[int]) -> bool:
+    """Has this rank left the program that those who do not join it (its peers in the group where it is alone) follow?
 
-    Of three that wait for each other, two may be wrong and the third right: the rest of the job, which did as the third
-    did, tells.
+    Two ranks at least go further with a peer than with it, and not two go further with it than those who parted from it
+    last. Ranks of another pipeline stage part from both alike, and so speak for neither.
     """
     own = trail(records, rank)
-    told = [
-        d
-        for other in _witnesses(records, [rank])
-        if other != rank and (d := differ(own, trail(records, other))) is not None
-    ]
-    return sum(told) >= 2 and sum(told) * 2 >= len(told)
+    asked = islice((p for p in peers if p != rank and p in records.views), MOST_CANDIDATES)
+    others = {peer: trail(records, peer) for peer in asked}
+    apart: list[int] = []
+    along: list[int] = []
+    for other in _witnesses(records, [rank]):
+        theirs = trail(records, other) if other != rank else []
+        parted = _parting(own, theirs)
+        if parted is None:
+            continue
+        differs, common = parted
+        further = (_parting(line, theirs) for peer, line in others.items() if peer != other)
+        if not differs:
+            along.append(common)
+        elif any(with_peer is not None and with_peer[1] > common for with_peer in further):
+            apart.append(common)
+    return len(apart) >= 2 and sum(common > max(apart) for common in along) < 2
 
 
 def overtakers(records: Records, waiting: Mapping[int, GroupKey], suspects: Collection[int]) -> dict[int, str]:
@@ -112,7 +135,7 @@ def _roles(records: Records, rank: int) -> list[tuple[str, int]]:
     count: Counter[str] = Counter()
     for g, key in enumerate(view.keys):
         desc = str(view.record["groups"][g].get("desc") or "")
-        role = desc or f"{len(records.groups[key].members)} members"
+        role = desc if desc and desc != "undefined" else f"{len(records.groups[key].members)} members"
         roles.append((role, count[role]))
         count[role] += 1
     return roles
@@ -127,9 +150,11 @@ def _witnesses(records: Records, suspects: list[int]) -> list[int]:
 
 
 def trail(records: Records, rank: int) -> Trail:
-    """The last units of a rank in the order of enqueueing."""
+    """The last units of a rank in the order of enqueueing; [] where those between them are left out (a dump of open ones)."""
     view, roles = records.views[rank], _roles(records, rank)
     out: Trail = []
+    if view.gaps:
+        return out
     for g, seq in view.trail():
         sig = records.window(rank, view.keys[g]).get(seq, "")
         out.append(((*roles[g], seq), canonical(sig)))
@@ -138,11 +163,22 @@ def trail(records: Records, rank: int) -> Trail:
 
 def differ(a: Trail, b: Trail) -> bool | None:
     """Do two trails part before one of them ends? None if they have nothing in common."""
+    parted = _parting(a, b)
+    return None if parted is None else parted[0]
+
+
+def _parting(a: Trail, b: Trail) -> tuple[bool, int] | None:
+    """(do they part before one ends?, how many units they have in common until then); None if they have none."""
     at = {key: i for i, (key, _) in enumerate(b)}
     start = next(((i, at[key]) for i, (key, _) in enumerate(a) if key in at), None)
     if start is None:
         return None
     i, j = start
     if i and j:  # neither begins inside the other: they part before
-        return True
-    return any(x != y for x, y in zip(a[i:], b[j:]))
+        return True, 0
+    common = 0
+    for x, y in zip(a[i:], b[j:]):
+        if x != y:
+            return True, common
+        common += 1
+    return False, common

@@ -16,6 +16,7 @@ from triage.facts.evidence import Evidence
 from triage.facts.fabric import Fabric as Fabric
 from triage.facts.fabric import fabric as fabric
 from triage.facts.glance import after_the_looks, only_look, since_we_began
+from triage.facts.launches import risen
 from triage.facts.pace import job_change, job_series, last_step_end, rank_paces
 from triage.facts.ports import ports
 from triage.facts.ranktable import rank_table
@@ -45,7 +46,7 @@ def pulse(ev: Evidence) -> Pulse:
     yes, seen = _steps_between_looks(ev)
     moved, still, nics = _payload(ev, t0)
     yes += moved
-    for sign in (since_we_began, after_the_looks):
+    for sign in (since_we_began, after_the_looks, risen):
         ended, told = sign(ev)
         yes, seen = yes + ended, seen + told
     last = last_step_end(ev)
@@ -138,7 +139,9 @@ def advancing(ev: Evidence) -> Fact:
     provenance = ev.seen(*found.provenance[:8])
     too_old = found.age_s is not None and found.age_s > found.limit_s
     if found.yes:
-        against = ("step times",) if too_old and all("payload" in sign for sign in found.yes) else ()
+        # Ranks that try again and again launch as well, and storage moves bytes: steps that are overdue speak against it.
+        lesser = all("payload" in sign or "launches" in sign for sign in found.yes)
+        against = ("step times",) if too_old and lesser else ()
         return known(True, text=found.yes[0], provenance=provenance, contradicted_by=against)
     stood_still = bool(found.still) and found.age_s is not None and found.age_s > ev.limit("progress_floor_s")
     if too_old or stood_still:
@@ -153,7 +156,7 @@ def advancing(ev: Evidence) -> Fact:
         return unknown(f"last step {found.age_s:.0f}s ago, which is under the limit of {found.limit_s:.0f}s")
     if only_look(ev) and ev.of("contact"):
         return unknown("no dated step was seen, and one look shows nothing move")
-    return unknown("no step, record or fabric counter was seen twice")
+    return unknown("no step, record, launch or fabric counter was seen twice")
 
 
 @fact("progress.traffic_only", type="bool")

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from triage.facts.attempt import WRITTEN_NOW
 from triage.facts.claims import ATTEMPT_SLACK_S, Claims, claims, environment, records_of, whole
 from triage.facts.claims import belongs as belongs
 from triage.facts.claims import set_of as set_of
@@ -208,7 +209,7 @@ def _answered(ev: Evidence) -> set[tuple[str, int]]:
         for sample in ev.of("flight_recorder")
         for row in records_of(sample)
         if isinstance(row, Mapping) and (rank := whole(row.get("rank"))) is not None
-        if row.get("source") == "poked" and not row.get("stale") and isinstance(row.get("record"), Mapping)
+        if row.get("source") in WRITTEN_NOW and not row.get("stale") and isinstance(row.get("record"), Mapping)
     }
 
 

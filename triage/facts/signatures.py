@@ -44,6 +44,8 @@ def canonical(sig: str) -> tuple[tuple[str, ...], ...]:
             parts.append((name, _count(sin), "", din, ""))
         elif name in _OUTPUT_ONLY:
             parts.append((name, "", _count(sout), "", dout))
+        elif name.endswith("_v"):  # all_gather_v, reduce_scatter_v: each rank brings its own size
+            parts.append((name, "", "", din, dout))
         elif name.startswith(_BOTH) and not name.startswith("reduce_oop"):
             parts.append((name, _count(sin), _count(sout), din, dout))
         else:  # barrier, all_to_all, coalesced, names that we do not know: only the op
@@ -59,14 +61,39 @@ def _count(shapes: str) -> str:
         return shapes
 
 
-def difference(a: str, b: str) -> str:
-    """What two signatures of one unit differ in: "" nothing, "op", "size", "dtype" (in that order of weight)."""
+def difference(a: str, b: str, members: int = 0) -> str:
+    """What two signatures of one unit differ in: "" nothing, "op", "size", "dtype" (in that order of weight).
+
+    "size" also where both are alike and cannot be right in a group of so many `members` (malformed).
+    """
     x, y = canonical(a), canonical(b)
     if x == y:
-        return ""
+        return "size" if malformed(a, members) or malformed(b, members) else ""
     if [p[0] for p in x] != [p[0] for p in y]:
         return "op"
     return "size" if [p[1:3] for p in x] != [p[1:3] for p in y] else "dtype"
+
+
+def malformed(sig: str, members: int = 0) -> bool:
+    """Do the sizes of one rank's own call contradict the operation?
+
+    all_reduce returns what it takes; all_gather `members` times as much (reduce_scatter the reverse). PyTorch refuses such a
+    call, so it is no rank's fault against its peers, and the wait graph does not use it; its analyzer calls it a mismatch.
+    """
+    for part in sig.split("+"):
+        op, sin, sout, _, _ = [*part.split("|"), "", "", "", ""][:5]
+        name = _plain(op)
+        try:
+            takes, gives = _numel(sin), _numel(sout)
+        except (ValueError, IndexError):
+            continue
+        if name in ("all_reduce", "allreduce_coalesced") and sin and sout and takes != gives:
+            return True
+        if members and name in ("all_gather", "all_gather_base", "all_gather_into_tensor_coalesced"):
+            return gives != takes * members
+        if members and name in ("reduce_scatter", "reduce_scatter_base", "reduce_scatter_tensor_coalesced"):
+            return takes != gives * members
+    return False
 
 
 def symmetric(sig: str) -> bool:

@@ -15,15 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from triage.facts.collectives import GroupInfo, GroupKey, Head, Ordinal, RankView, Records, spoken
+from triage.facts.collectives import GroupInfo, GroupKey, Head, Records, spoken
 from triage.facts.components import components
+from triage.facts.exchanges import IN_FLIGHT_BYTES, partner_stands, size_of
 from triage.facts.ordertrail import odd_one
 from triage.facts.signatures import canonical, exchange, readable, symmetric
 
-# A send may be over while its bytes still lie in transport buffers: 4 MiB a channel (NCCL_BUFFSIZE), a few channels a peer.
-# Below this an open receive whose send is done says nothing about the receiver (findings 3.3, rule 3).
-IN_FLIGHT_BYTES = 32 << 20
-_WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
 BEHIND = "one of its members has enqueued what the others wait for, behind another open operation"
 NO_HISTORY = "the dumps hold no history that would tell whether a member has finished its part or never begun it"
 
@@ -219,9 +216,11 @@ class _Drawing:
                 sig = self._head(rank).sig
                 if exchange(sig):
                     # It may lack the part of any peer: only if all others are through is it the rank itself.
-                    sure = len(peers) == len(info.members) - 1 > 0
+                    told = any(self._witnesses(peer, info.key, seq, len(peers)) for peer in peers)
+                    sure = told and len(peers) == len(info.members) - 1 > 0
                 else:
-                    sure = symmetric(sig) and any(self._same(rank, peer, info.key, seq, sig) for peer in peers)
+                    alike = [peer for peer in peers if self._same(rank, peer, info.key, seq, sig)]
+                    sure = symmetric(sig) and any(self._witnesses(peer, info.key, seq, len(alike)) for peer in alike)
                 if sure:
                     self.out.device_stuck[rank] = Unit(info.key, seq)
 
@@ -231,6 +230,16 @@ class _Drawing:
             return canonical(sig) == canonical(other)
         # Dumps of open entries only keep no finished one to compare: its number must do.
         return bool(self.views[peer].record.get("active_only"))
+
+    def _witnesses(self, peer: int, key: GroupKey, seq: int, how_many: int) -> bool:
+        """Is it told by more than the number that what the peer has finished is what the rank waits in?
+
+        A dump of open entries keeps no signature of it: one peer alone may have passed another operation there, and have got
+        through by itself. Two, or one that has finished the next number as well (which needs all to have come past this one),
+        cannot.
+        """
+        kept = seq in self.records.window(peer, key)
+        return kept or how_many > 1 or self.records.finished(peer, key, seq + 1)
 
     def _head(self, rank: int) -> Head:
         head = self.views[rank].head
@@ -257,7 +266,10 @@ class _Drawing:
                 if partner not in self.views:
                     missing.append(partner)
                     continue
-                how = self._partner(self.views[partner], head.key, "r" if side == "s" else "s", src, dst, ordinal)
+                how = partner_stands(
+                    self.views[partner], head.key, ("r" if side == "s" else "s", src, dst), ordinal,
+                    len(self.records.groups[head.key].members) == 2,
+                )  # fmt: skip
                 if how in ("late", "behind", "perhaps late"):
                     self._edge(("r", rank), ("r", partner))
                     self.out.absent.setdefault(partner, set()).add(self.out.waiting[rank])
@@ -268,7 +280,7 @@ class _Drawing:
                     joined.append(partner)
                 else:
                     over.append(partner)
-                    strong = strong or side == "s" or self._bytes(head) > IN_FLIGHT_BYTES
+                    strong = strong or side == "s" or size_of(head) > IN_FLIGHT_BYTES
             down = [m for m in missing if m in self.incapable]
             for partner in down:
                 self._edge(("r", rank), ("r", partner))
@@ -295,38 +307,6 @@ class _Drawing:
                     unit = Unit(head.key, pair=(min(rank, partner), max(rank, partner)))
                     self._edge(("r", rank), ("u", unit))
                     self.edges.setdefault(("u", unit), set())
-
-    def _bytes(self, head: Head) -> int:
-        _, sizes, _, dtype, _ = [*head.sig.split("+")[0].split("|"), "", "", "", ""][:5]
-        try:
-            return int(canonical(f"all_reduce|{sizes}|||")[0][1] or 0) * _WIDTH.get(dtype, 1)
-        except ValueError:
-            return 0
-
-    def _partner(
-        self, view: RankView, key: GroupKey, side: str, src: int, dst: int, mine: Ordinal | None
-    ) -> Literal["late", "behind", "perhaps late", "joined", "over"]:
-        """Where the partner stands with the operation that matches mine."""
-        told = view.pair(key, side, src, dst)
-        in_head = view.head is not None and any(p[:3] == (side, src, dst) for p in view.head.parts)
-        if told is None:
-            return "late" if view.history else "perhaps late"
-        enqueued, done, first_open = told
-        two = len(self.records.groups[key].members) == 2
-        if first_open is not None:
-            order = _compare(mine, first_open, two)
-            if order is not None and order < 0:
-                return "over"
-            if order is not None and order > 0:
-                return "behind"  # it is still at an earlier one of the same pair, which I have finished
-            return "joined" if in_head else "behind"
-        order = _compare(mine, enqueued, two)
-        if order is None:
-            return "perhaps late"  # finished or never begun: without history, nobody can tell
-        if order > 0:
-            return "late"
-        order = _compare(mine, done, two)
-        return "over" if order is not None and order <= 0 else "perhaps late"
 
     # ------------------------------------------------------------ sinks
 
@@ -382,23 +362,6 @@ class _Drawing:
     def _separate(self) -> None:
         if len(self.out.cycles) == 1:
             self.out.swapper = odd_one(self.records, self.out.cycles[0])
-
-
-def _compare(a: Ordinal | None, b: Iterable[int | None] | None, two: bool) -> int | None:
-    """-1, 0, 1 for a before, at, after b in the sequence of one pair; None where the ring has lost the count.
-
-    In a group of two the p2p number counts the pair itself; in a larger one it counts all of a rank's exchanges and says
-    nothing (notes/flight-recorder.md 1.2): there both sides count from the last collective that they share.
-    """
-    if a is None or b is None:
-        return None
-    epoch, index, number = b
-    if two and a[2] is not None and number is not None:
-        return (a[2] > number) - (a[2] < number)
-    if epoch is None or (a[0] == epoch and (a[1] is None or index is None)):
-        return None
-    x, y = (a[0], a[1] or 0), (epoch, index or 0)
-    return (x > y) - (x < y)
 
 
 def _order(node: Node) -> tuple[str, str]:

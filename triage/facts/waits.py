@@ -16,6 +16,7 @@ from triage.facts.ends import ends
 from triage.facts.evidence import Evidence
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
+from triage.facts.sources import against
 from triage.facts.waitgraph import Mismatch, Picture, describe
 from triage.model import Fact, Part, Provenance
 
@@ -27,7 +28,7 @@ MOST_PROVENANCE = 16
 
 def _part(ev: Evidence, rank: int, why: str = "") -> Part:
     dump = ev.derive(waits).dumps.get(rank)
-    node = ev.derive(rank_table).node_of(rank) or (dump.node if dump else None)
+    node = ev.derive(rank_table).node_of(rank) or (dump.node or dump.host if dump else None)
     return Part("rank", node=node or None, rank=rank, why=why)
 
 
@@ -214,7 +215,7 @@ def roots(ev: Evidence) -> Fact:
             parts=parts,
             text=text,
             provenance=_seen(ev, p.roots),
-            contradicted_by=("flight records that contradict each other",) if w.disputed else (),
+            contradicted_by=(*(("flight records that contradict each other",) if w.disputed else ()), *against(ev, p)),
         )
 
     return _with_picture(ev, tell)

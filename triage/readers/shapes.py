@@ -66,6 +66,12 @@ def members(value: Any) -> None:
         raise Bad(why)
 
 
+def places(value: Any) -> None:
+    """Folded ranks, or "=" (the same as the global ones)."""
+    if value != "=":
+        members(value)
+
+
 # ---------------------------------------------------------------- the probes
 
 RANK = whole(0, MOST_RANKS - 1)
@@ -99,7 +105,7 @@ RANKS = record(
 
 REACH = record(
     {
-        "boot_id": WORD, "hostname": WORD, "user": WORD, "kernel": WORD, "python": WORD, "uptime_s": number(),
+        "boot_id": WORD, "hostname": WORD, "user": WORD, "kernel": WORD, "machine": WORD, "python": WORD, "uptime_s": number(),
         "now_s": TIME, "load1": number(), "uid": UID, "cpus": COUNT, "hidepid": whole(0, 9), "root": flag,
         "sees_all": flag, "ptrace_capable": flag,
     }
@@ -143,6 +149,12 @@ HIT = record(
         "line_no": COUNT, "groups": GROUPS,
     }
 )  # fmt: skip
+_SEQ, _TIME, _TAG = maybe(whole(-(1 << 64), 1 << 64)), maybe(number(0.0, LAST_TIME)), maybe(WORD)
+_RANKS = maybe(members)
+WATCHDOG_ROW = row(  # probes/_watchdog.py COLUMNS
+    WORD, _TAG, _TAG, _TAG, _SEQ, _TAG, _SEQ, _SEQ, _SEQ, _SEQ, _SEQ, _SEQ, _RANKS, maybe(places), _RANKS,
+    _TIME, _TIME, _TIME, _TIME, flag, COUNT, maybe(COUNT), maybe(COUNT),
+)  # fmt: skip
 JOBLOG = record(
     {
         "path": LINE, "size": COUNT, "mtime": TIME, "exists": flag, "truncated_head": flag, "complete": flag,
@@ -154,6 +166,8 @@ JOBLOG = record(
             }
         ),
         "hits": each(HIT), "hits_left_out": named(COUNT),
+        "heard": each(RANK), "hosts": named(WORD, MOST_RANKS),  # of logs that somebody collected (log_files.py)
+        "watchdog": record({"columns": each(WORD, 64), "rows": each(WATCHDOG_ROW, 1024), "left_out": COUNT}),
     }
 )  # fmt: skip
 
@@ -205,7 +219,7 @@ FLIGHT_RECORDER = record(
             record(
                 {
                     "rank": must(RANK), "pid": PID, "state": WORD, "source": WORD, "path": LINE, "mtime": TIME,
-                    "age_s": SPAN, "stale": flag, "why": LINE, "poke": WORD, "record": maybe(DUMP),
+                    "age_s": SPAN, "stale": flag, "why": LINE, "poke": WORD, "http": LINE, "record": maybe(DUMP),
                     "before": record(
                         {"mtime": TIME, "newest_s": TIME, "groups": named(row(maybe(SEQ), maybe(SEQ)))}
                     ),
@@ -240,6 +254,33 @@ ACTIVITY = record(
     }
 )  # fmt: skip
 
+STACKS = record(
+    {
+        "ranks": each(
+            record(
+                {
+                    "rank": must(RANK), "pid": PID, "state": WORD, "tracer_pid": PID, "how": WORD, "why": LINE, "still": flag,
+                    "verb": WORD, "gil_held": LINE, "states": named(COUNT, 32),
+                    "threads": each(
+                        record(
+                            {"tid": PID, "name": WORD, "main": flag, "gil": flag, "active": flag, "cut": COUNT,
+                             "frames": each(row(WORD, WORD, COUNT, flag), 64)}
+                        ),
+                        64,
+                    ),
+                    "kernel": each(
+                        record(
+                            {"tid": PID, "comm": WORD, "state": WORD, "wchan": WORD, "syscall": WORD, "stack": each(WORD, 64)}
+                        ),
+                        64,
+                    ),
+                }
+            ),
+            1024,
+        )
+    }
+)  # fmt: skip
+
 WAY = each(
     record({"address": must(WORD), "result": must(WORD), "errno": whole(0, 4096), "took_s": number(), "banner": flag})
 )
@@ -247,11 +288,37 @@ PEERS = record(
     {"targets": each(record({"node": must(WORD), "management": WAY, "fabric": WAY})), "truncated": flag}
 )  # fmt: skip
 
+RAS_RANKS = each(row(WORD, SIZE, members), 64)  # what is said, of how many ranks, of which
+RAS_REPORT = record(
+    {
+        "format": must(WORD), "nccl": WORD, "repaired": flag, "timeouts": COUNT, "left_out": COUNT, "left_launches": COUNT,
+        "table": each(row(COUNT, SIZE, WORD, WORD), 64),
+        "comms": must(
+            each(
+                record(
+                    {"id": must(WORD), "size": must(SIZE), "ranks": must(WORD), "ops": must(each(WORD, 16)),
+                     "present": must(SIZE), "groups": must(each(row(each(maybe(COUNT), 16), SIZE, members), 64)),
+                     "more_groups": must(SIZE), "unlisted": must(text(4096)), "status": must(RAS_RANKS),
+                     "errors": must(RAS_RANKS), "missing": must(each(row(RANK, WORD, WORD, PID), 256)),
+                     "missing_n": must(SIZE), "who": must(each(row(RANK, WORD, PID), 64))}
+                ),
+                64,
+            )
+        ),
+    }
+)  # fmt: skip
+RAS = record(
+    {
+        "outcome": must(WORD), "why": LINE, "address": LINE, "road": WORD, "tries": COUNT, "silent": COUNT, "foreign": COUNT,
+        "queries": COUNT, "gap_s": SPAN, "nccl": WORD, "first": RAS_REPORT, "second": RAS_REPORT,
+    }
+)  # fmt: skip
+
 CONTACT = record({"phase": WORD, "error": LINE, "banner": LINE, "fingerprint": LINE, "seconds": named(SPAN, 64)})
 
 SHAPES: Mapping[str, Check] = {
     "contact": CONTACT, "reach": REACH, "ranks": RANKS, "kernel": KERNEL, "nic": NIC, "joblog": JOBLOG, "steps": STEPS,
-    "flight_recorder": FLIGHT_RECORDER, "activity": ACTIVITY, "peers": PEERS, "gpu": GPUS,
+    "flight_recorder": FLIGHT_RECORDER, "activity": ACTIVITY, "peers": PEERS, "stacks": STACKS, "gpu": GPUS, "ras": RAS,
 }  # fmt: skip
 _UNKNOWN = record({})
 

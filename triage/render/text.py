@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from triage.model import Deadline, Report
-from triage.render import folding
+from triage.render import folding, stacks
 from triage.render.clean import clean, clean_command
 from triage.render.layout import cut, duration, width_of, wrap, wrap_shell
 
@@ -173,7 +173,15 @@ def _evidence(page: _Page, report: Report, explain: bool) -> None:
                 f"{folding.parts(report.victims)}: {wait} for others and {'is' if len(report.victims) == 1 else 'are'} not the cause."
             ],
         )
+    _stacks(page, report)
     _with_commands(page, "FINDINGS", folding.findings(report.findings))
+
+
+def _stacks(page: _Page, report: Report) -> None:
+    """Where ranks stand in their program, equal stacks folded; frames keep their indent and are not wrapped."""
+    lines = stacks.fold(report.stacks, page.width - 2)
+    if lines:
+        page.lines += ["", page.label("STACKS").rstrip(), *(f"  {line}" for line in lines)]
 
 
 def _short(text: str) -> str:

@@ -83,6 +83,32 @@ class Session(Protocol):
         """End it now, without waiting; the command sees the end of its input. Never raises, may be repeated."""
 
 
+class Line(Protocol):
+    """A TCP connection that a node makes for us. All calls end at the time-out, with an OSError."""
+
+    def settimeout(self, seconds: float) -> None:
+        """For each of the calls that follow."""
+
+    def sendall(self, data: bytes) -> None:
+        """Write all of it."""
+
+    def recv(self, most: int) -> bytes:
+        """What is there, at least a byte; b"" at the end."""
+
+    def close(self) -> None:
+        """Never raises."""
+
+
+class Dialler(Protocol):
+    """A session that can also connect from its node (not every transport's can): `dial`."""
+
+    def dial(self, host: str, port: int, deadline: float) -> Line:
+        """Connect from the node to a place that it reaches, beside the command that runs.
+
+        ConnectionRefusedError: nobody listens there. PermissionError: the node connects for nobody. Else an OSError.
+        """
+
+
 class Transport(Protocol):
     """Opens sessions. `open` is called from many threads at once."""
 

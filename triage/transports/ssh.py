@@ -130,9 +130,53 @@ class SshSession:
             text = f"{text} exit {self._channel.exit_status}".strip()
         return text
 
+    def dial(self, host: str, port: int, deadline: float) -> _Tunnel:
+        """A direct-tcpip channel (`ssh -W`): the node's sshd connects, nothing runs there. See base.Dialler."""
+        guard = self._dog.at(deadline, self.close)
+        try:
+            channel = self._transport.open_channel(
+                "direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=max(0.1, left(deadline) - 0.2)
+            )
+        except paramiko.ChannelException as exc:
+            # RFC 4254 5.1: 2 is "connect failed"; all else (1: prohibited, 3: unknown type) is the server's own will.
+            if exc.code == 2:
+                raise ConnectionRefusedError(plain(str(exc))) from exc
+            raise PermissionError(f"{self._node} forwards no connections") from exc
+        except (EOFError, paramiko.SSHException) as exc:
+            raise TimeoutError(plain(str(exc)) or "no channel") from exc
+        finally:
+            guard.cancel()
+        return _Tunnel(channel)
+
     def close(self) -> None:
         # Not transport.close(): it joins a thread. A shut socket wakes that thread, and with it every waiter.
         shut(self._sock)
+
+
+class _Tunnel:
+    """A channel as base.Line: whatever the library raises is an OSError."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def settimeout(self, seconds: float) -> None:
+        self._channel.settimeout(seconds)
+
+    def sendall(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except (EOFError, paramiko.SSHException) as exc:
+            raise ConnectionError(str(exc)) from exc
+
+    def recv(self, most: int) -> bytes:
+        try:
+            return bytes(self._channel.recv(most))
+        except (EOFError, paramiko.SSHException) as exc:
+            raise ConnectionError(str(exc)) from exc
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._channel.close()
 
 
 class SshTransport:

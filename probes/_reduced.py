@@ -1,0 +1,191 @@
+"""The record of one rank's dump in at most 4 KB: less history and then fewer details until it fits.
+
+Input    what `_records.py` has read of a dump (its `_Reading`).
+Output   the record whose shape is told at `_records.reduce_dump`.
+(A file with a leading underscore is no probe; it travels in the payload beside those that need it.)
+"""
+
+import json
+
+if __package__:  # read as a part of triage: the operator's side reads files by the same code
+    from ._signed import fold, op_name, shapes_text, uneven, unit_signature
+    from ._unpickle import BadDump, clean, whole
+else:  # beside a probe, or in the payload
+    from _signed import fold, op_name, shapes_text, uneven, unit_signature
+    from _unpickle import BadDump, clean, whole
+
+MAX_RECORD = 4096  # bytes of a reduced dump as JSON
+WINDOW = 64  # units of a group, and of the order trail, that are kept
+MAX_OPEN = 8  # open units told in full
+MAX_GROUPS = 48
+MAX_PAIRS = 48
+
+
+def fit(read, version, kind):
+    """The record, with less history and then fewer details until it fits in 4 KB."""
+    cut = None
+    for window, opens, idle, pairs in (
+        (WINDOW, MAX_OPEN, MAX_GROUPS, MAX_PAIRS),
+        (32, MAX_OPEN, 24, 24),
+        (16, 4, 12, 16),
+        (8, 2, 0, 8),
+        (2, 1, 0, 2),
+    ):
+        record = _record(read, version, kind, window, opens, idle, pairs)
+        if cut:
+            record["cut"] = cut
+        if len(json.dumps(record)) <= MAX_RECORD:
+            return record
+        cut = "history of %d units a group" % window if window > 2 else None
+    record["groups"] = [dict(row, win="") for row in record["groups"][:8]]
+    record["warn"] = ["most of this dump was left out: it did not fit in %d bytes" % MAX_RECORD]
+    record["trail"], record["pairs"], record["cut"] = "", [], "nearly everything"
+    if len(json.dumps(record)) > MAX_RECORD:
+        raise BadDump("even its outline does not fit in %d bytes" % MAX_RECORD)
+    return record
+
+
+def _record(read, version, kind, window, max_open, max_idle, max_pairs):
+    entries = read.entries
+    sigs, table = [], {}
+
+    def of_group(e):
+        told = e.get("process_group")
+        try:
+            return read.index[told]
+        except (KeyError, TypeError):
+            return read.group(told, e.get("pg_id"))
+
+    def sig(first, last, g):
+        text = unit_signature(entries, first, last, g, of_group)
+        n = table.get(text)
+        if n is None:
+            n = table[text] = len(sigs)
+            sigs.append(text)
+        return n
+
+    wrapped = bool(read.first_id) or read.active_only
+    rows = []
+    for g, group in enumerate(read.groups):
+        rows.append(_row(read, g, group, window, sig))
+    known = {group.name for group in read.groups}
+    for pg_id, name in sorted(read.bridge.items()):
+        if len(rows) >= len(read.groups) + max_idle:
+            break
+        members = read.config[name][1]
+        if name not in known and len(members) > 1 and read.status[pg_id][0] > 0:
+            rows.append({"name": name, "ranks": fold(members), "status": list(read.status[pg_id])})
+    units = sorted(read.open, key=lambda unit: unit[0])
+    record = {
+        "v": 1, "rank": read.rank, "format": version, "lib": clean(
+            read.obj.get("comm_lib_version") or read.obj.get("nccl_version") or "", 24), "kind": kind,
+        "n": len(entries), "ids": [read.first_id, read.last_id], "newest_s": round(read.newest_ns / 1e9, 3) or None,
+        "active_only": read.active_only, "wrapped": wrapped, "opens": len(units),
+        "open": [_open_unit(read, unit, sig, wrapped) for unit in units[:max_open]],
+        "groups": rows, "sigs": sigs, "trail": _runs(read.trail[-window:]),
+        "pairs": _pairs(read, wrapped, max_pairs), "warn": [clean(w, 120) for w in read.warn[:6]],
+    }  # fmt: skip
+    if read.lost:
+        record["lost"] = True
+    return record
+
+
+def _row(read, g, group, window, sig):
+    row = {"name": group.name, "desc": group.desc, "ranks": fold(group.members)}
+    seqs, done = group.seqs, group.done
+    if seqs:
+        open_seqs = [s for s, over in zip(seqs, done) if not over]
+        over = [s for s, over in zip(seqs, done) if over]
+        row["enq"], row["first"] = max(seqs), seqs[0]
+        if open_seqs:
+            row["first_open"] = min(open_seqs)
+        if over:
+            row["last_done"] = max(over)
+        start = max(0, len(seqs) - window)
+        # The first open unit must keep its signature even when much was enqueued after it.
+        if open_seqs and open_seqs[0] < seqs[start]:
+            at = seqs.index(open_seqs[0])
+            row["win"] = "%s;" % _window(seqs[at : at + 1], [sig(group.upto[at][0], group.upto[at][1], g)])
+        kept = [i for i in range(start, len(seqs)) if seqs[i] not in group.partial]
+        row["win"] = row.get("win", "") + _window(
+            [seqs[i] for i in kept], [sig(group.upto[i][0], group.upto[i][1], g) for i in kept]
+        )
+    if group.unsure is not None:
+        row["unsure"] = group.unsure
+    if group.p2p:
+        row["p2p"] = True
+    if group.batched:
+        row["batched"] = True
+    pg_id = group.pg_id
+    if pg_id in read.status and read.bridge.get(pg_id, group.name) == group.name:
+        row["status"] = list(read.status[pg_id])
+    return row
+
+
+def _window(seqs, sigs):
+    """Consecutive numbers with their signatures: "39353:0*6,1*6;39370:2"."""
+    out, i = [], 0
+    while i < len(seqs):
+        j, runs = i, []
+        while True:
+            k = j
+            while k + 1 < len(seqs) and seqs[k + 1] == seqs[k] + 1 and sigs[k + 1] == sigs[k]:
+                k += 1
+            runs.append("%d*%d" % (sigs[j], k - j + 1) if k > j else "%d" % sigs[j])
+            j = k + 1
+            if j >= len(seqs) or seqs[j] != seqs[j - 1] + 1:
+                break
+        out.append("%d:%s" % (seqs[i], ",".join(runs)))
+        i = j
+    return ";".join(out)
+
+
+def _runs(trail):
+    out, i = [], 0
+    while i < len(trail):
+        j = i
+        while j + 1 < len(trail) and trail[j + 1] == (trail[j][0], trail[j][1] + 1):
+            j += 1
+        out.append("%d:%d*%d" % (trail[i][0], trail[i][1], j - i + 1) if j > i else "%d:%d" % trail[i])
+        i = j + 1
+    return ",".join(out)
+
+
+def _counted(read, g, where, wrapped):
+    """An ordinal; its index is None where the ring has lost the start of the epoch from which it counts."""
+    if where is None:
+        return None
+    group, (epoch, index, number) = read.groups[g], where
+    lost = wrapped and not (
+        group.first_seq is not None and (epoch > group.first_seq or (epoch == group.first_seq and group.starts_whole))
+    )
+    return [epoch, None if lost else index, number]
+
+
+def _open_unit(read, unit, sig, wrapped):
+    first, last, g, seq, parts = unit[:5]
+    e = read.entries[first]
+    made = whole(e.get("time_created_ns"))
+    out = {
+        "g": g, "seq": seq, "id": whole(e.get("record_id")),
+        "at": round(made / 1e9, 3) if made else None, "ms": whole(e.get("timeout_ms")),
+    }  # fmt: skip
+    if parts is None:
+        out["sig"] = sig(first, last, g)
+        if uneven(op_name(e.get("profiling_name"))):
+            out["sizes"] = "%s>%s" % (shapes_text(e.get("input_sizes")), shapes_text(e.get("output_sizes")))
+    else:
+        out["sig"] = sig(first, first, g)
+        out["p2p"] = [[side, src, dst, _counted(read, g, where, wrapped)] for side, src, dst, where in parts[:16]]
+        if len(parts) > 16:
+            out["more"] = len(parts) - 16
+    return out
+
+
+def _pairs(read, wrapped, limit):
+    newest = sorted(read.pairs.items(), key=lambda item: (item[1].open is None, -(item[1].enq or [0])[0]))
+    rows = []
+    for (g, side, src, dst), pair in newest[:limit]:
+        if src is not None and dst is not None:
+            rows.append([g, side, src, dst] + [_counted(read, g, w, wrapped) for w in (pair.enq, pair.done, pair.open)])
+    return rows
