@@ -8,13 +8,12 @@ Fooled by   the parts of a batch (batch_isend_irecv, a coalesced collective): Py
 (A file with a leading underscore is no probe; it travels in the payload beside those that need it.)
 """
 
-import collections
 import re
 
 if __package__:  # read as a part of triage: the operator's side reads files by the same code
     from ._groups import Batch, Group, Pair, read_config, read_status
     from ._reduced import MAX_RECORD, WINDOW, fit
-    from ._signed import NAME, entry_signature, fold, holds
+    from ._signed import NAME, closes, entry_signature, fold, holds, is_p2p
     from ._unpickle import (
         MAX_CONTAINERS,
         MAX_FILE,
@@ -30,7 +29,7 @@ if __package__:  # read as a part of triage: the operator's side reads files by 
 else:  # beside a probe, or in the payload
     from _groups import Batch, Group, Pair, read_config, read_status
     from _reduced import MAX_RECORD, WINDOW, fit
-    from _signed import NAME, entry_signature, fold, holds
+    from _signed import NAME, closes, entry_signature, fold, holds, is_p2p
     from _unpickle import (
         MAX_CONTAINERS,
         MAX_FILE,
@@ -50,8 +49,19 @@ DONE_STATE = "completed"
 
 __all__ = [
     "MAX_CONTAINERS", "MAX_FILE", "MAX_RECORD", "BadDump", "Refusing", "check_pickle", "clean", "entry_signature", "fold",
-    "holds", "load_dump", "looks_finished", "reduce_dump", "whole",
+    "holds", "load_dump", "looks_finished", "read_dump", "reduce_dump", "whole",
 ]  # fmt: skip
+
+
+@without_gc
+def read_dump(raw, rank, cache=None):
+    """reduce_dump() of the bytes of a dump; BadDump says what is wrong.
+
+    The dump is gone before the cyclic collector is on again: else that walks all of its lists once more, for nothing, which
+    is a tenth of the whole cost.
+    """
+    obj, kind = load_dump(raw)
+    return reduce_dump(obj, rank, kind, cache)
 
 
 @without_gc
@@ -188,7 +198,7 @@ class _Reading(object):
                     batch.last, batch.closed = at, done
                     group.batched = True
                     continue
-            if get("is_p2p") is True or (get("is_p2p") is None and _is_p2p(get("profiling_name"))):
+            if get("is_p2p") is True or (get("is_p2p") is None and is_p2p(get("profiling_name"))):
                 group.p2p = True
                 self._p2p(g, group, at, e, seq, done)
                 continue
@@ -359,22 +369,25 @@ def _worth_reading(entries):
     """Indexes of the entries that the record can tell of: a group's newest and its first one, where all between are finished
     collectives; else all of the group's. (2,000 finished entries cost 0.5 ms so, and 4 ms if each is read.)
     """
+    newest, odd = {}, []
     try:
-        told = [e["process_group"] for e in entries]
-        count = collections.Counter(told)
-        odd = [at for at, e in enumerate(entries) if e["is_p2p"] is not False
-               or (e["retired"] is not True and e["state"] != DONE_STATE)]  # fmt: skip
+        # Each entry is touched once: a dump lies all over the memory, and the waiting for it is most of the cost.
+        told = [e["process_group"] if e["retired"] is True and e["is_p2p"] is False else None for e in entries]
+        for at in [at for at, group in enumerate(told) if group is None]:
+            e = entries[at]
+            told[at] = e["process_group"]
+            if e["is_p2p"] is not False or (e["retired"] is not True and e["state"] != DONE_STATE):
+                odd.append(at)
+        for at in range(len(told) - 1, -1, -1):
+            try:
+                kept = newest[told[at]]
+            except KeyError:
+                newest[told[at]] = [at]
+            else:
+                if len(kept) < TAIL:
+                    kept.append(at)
     except (KeyError, TypeError):
         return range(len(entries))  # JSON, or a form that is to be read with care
-    newest = {group: [] for group in count}
-    left = sum(min(n, TAIL) for n in count.values())
-    for at in range(len(entries) - 1, -1, -1):
-        kept = newest[told[at]]
-        if len(kept) < TAIL:
-            kept.append(at)
-            left -= 1
-            if not left:
-                break
     whole_groups = {told[at] for at in odd if at <= newest[told[at]][-1]}
     for group, kept in newest.items():  # coalesced units: many entries of one number
         if len(kept) == TAIL and len({whole(entries[at].get("collective_seq_id")) for at in kept}) <= WINDOW:
@@ -384,16 +397,3 @@ def _worth_reading(entries):
     if whole_groups:
         keep.update(at for at, group in enumerate(told) if group in whole_groups)
     return sorted(keep)
-
-
-def closes(name):
-    """Is this the entry that closes a batch: `coalesced`, `ALLGATHER_coalesced`? (`allreduce_coalesced` is one call.)"""
-    return (
-        isinstance(name, str)
-        and name.endswith("coalesced")
-        and (name.endswith(":coalesced") or name[-11:-10].isupper())
-    )
-
-
-def _is_p2p(name):
-    return isinstance(name, str) and ("->" in name or "<-" in name)

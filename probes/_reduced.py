@@ -8,10 +8,10 @@ Output   the record whose shape is told at `_records.reduce_dump`.
 import json
 
 if __package__:  # read as a part of triage: the operator's side reads files by the same code
-    from ._signed import fold, op_name, shapes_text, uneven, unit_signature
+    from ._signed import entry_signature, fold, op_name, shapes_text, uneven, unit_signature
     from ._unpickle import BadDump, clean, whole
 else:  # beside a probe, or in the payload
-    from _signed import fold, op_name, shapes_text, uneven, unit_signature
+    from _signed import entry_signature, fold, op_name, shapes_text, uneven, unit_signature
     from _unpickle import BadDump, clean, whole
 
 MAX_RECORD = 4096  # bytes of a reduced dump as JSON
@@ -57,7 +57,7 @@ def _record(read, version, kind, window, max_open, max_idle, max_pairs):
             return read.group(told, e.get("pg_id"))
 
     def sig(first, last, g):
-        text = unit_signature(entries, first, last, g, of_group)
+        text = entry_signature(entries[first]) if first == last else unit_signature(entries, first, last, g, of_group)
         n = table.get(text)
         if n is None:
             n = table[text] = len(sigs)

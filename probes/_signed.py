@@ -117,6 +117,19 @@ def op_name(name):
     return (match.group(1) if match else name)[:48].replace("|", "/").replace("+", "/")
 
 
+def closes(name):
+    """Is this the entry that closes a batch: `coalesced`, `ALLGATHER_coalesced`? (`allreduce_coalesced` is one call.)"""
+    return (
+        isinstance(name, str)
+        and name.endswith("coalesced")
+        and (name.endswith(":coalesced") or name[-11:-10].isupper())
+    )
+
+
+def is_p2p(name):
+    return isinstance(name, str) and ("->" in name or "<-" in name)
+
+
 def uneven(op):
     """Ops whose sizes may differ from rank to rank: they stay out of the signature."""
     return "all_to_all" in op or "alltoall" in op
@@ -127,7 +140,7 @@ _SEEN = {}  # what entries of one plain tensor have been told as: nearly all of 
 
 def entry_signature(e):
     sin, sout, din, dout = e.get("input_sizes"), e.get("output_sizes"), e.get("input_dtypes"), e.get("output_dtypes")
-    key = None
+    key = text = None
     try:
         if len(sin) == len(sout) == len(din) == len(dout) == 1:
             key = (
@@ -135,10 +148,11 @@ def entry_signature(e):
                 if len(sin[0]) + len(sout[0]) < 16
                 else None
             )
-            if key in _SEEN:
-                return _SEEN[key]
+            text = _SEEN.get(key)
     except (KeyError, TypeError):
         key = None
+    if text is not None:
+        return text
     op = op_name(e.get("profiling_name"))
     if uneven(op):
         text = "%s|||%s|%s" % (op, dtypes_text(din), dtypes_text(dout))

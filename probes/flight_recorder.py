@@ -65,8 +65,7 @@ def take(place, path, source, cache):
     """Read, reduce and remember one file; False (with the reason kept) where it cannot be used."""
     try:
         raw, mtime = _places().read_file(path)
-        obj, kind = _records().load_dump(raw)
-        record = _records().reduce_dump(obj, place.rank, kind, cache)
+        record = _records().read_dump(raw, place.rank, cache)
     except _records().BadDump as error:
         place.why = str(error)
         if place.path is None:
@@ -180,8 +179,7 @@ def hear(ctx, place, answer, cache):
         place.http = "its control plane answered with status %d" % answer.status
         return
     try:
-        obj, kind = _records().load_dump(answer.body)
-        record = _records().reduce_dump(obj, place.rank, kind, cache)
+        record = _records().read_dump(answer.body, place.rank, cache)
     except _records().BadDump as error:
         place.http = "its control plane's answer: %s" % error
         return

@@ -80,10 +80,8 @@ def main() -> int:
             raw, cache = pickle.dumps(made, 2), {}
             del made
             began = time.process_time()
-            obj, kind = probe.load_dump(raw)
-            record = probe.reduce_dump(obj, rank, kind, cache)
+            record = probe.read_dump(raw, rank, cache)
             node_ms.append((time.process_time() - began) * 1000)
-            del obj
         else:
             record = probe.reduce_dump(made, rank)
             if rank != stuck:

@@ -53,9 +53,8 @@ def node_side(folder: str, out: str) -> dict[str, float]:
         for first in range(0, len(files), PER_NODE):
             rows, cache = [], {}  # type: ignore[var-annotated]
             for path in files[first : first + PER_NODE]:
-                obj, kind = probe.load_dump(path.read_bytes())
                 rank = int(path.name.split("_")[1])
-                rows.append(row(rank, probe.reduce_dump(obj, rank, kind, cache)))
+                rows.append(row(rank, probe.read_dump(path.read_bytes(), rank, cache)))
             lines.write(json.dumps({"ranks": rows}) + "\n")
     spent = time.process_time() - began
     with open(out) as lines:

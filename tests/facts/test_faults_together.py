@@ -68,11 +68,11 @@ def test_a_rank_that_ended_between_the_looks_is_told_although_steps_were_made():
 
 def test_a_stall_that_ended_before_the_records_were_written_accuses_nobody():
     w = World().processes().fabric(0).log(last_ago=STOOD)
-    add_dumps(w, everyone(OPEN, r2=LATE), created=NOW - 0.15, mtime=NOW - 0.1)
+    add_dumps(w, everyone(OPEN, r2=LATE), created=NOW - 0.15, mtime=NOW - 0.1, lib="2.27.5")
     told = report(w)
     assert told.verdict.id == "healthy" and not told.culprits
     again = World().processes().fabric(0).log(last_ago=STOOD)
-    add_dumps(again, everyone(OPEN, r2=LATE))
+    add_dumps(again, everyone(OPEN, r2=LATE), lib="2.27.5")
     assert report(again).verdict.cause == "stuck_rank/host"
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from written_dumps import LATE, WAITS, add_dumps, ranks_of
+from written_dumps import LATE, WAITS, add_dumps, ranks_of, report
 from written_evidence import World
-from written_logs import log_sample
-from written_watchdogs import told, waited
+from written_logs import log_sample, steps
+from written_watchdogs import GAVE_UP, told, waited
 
 EIGHT = range(8)
 
@@ -86,3 +86,41 @@ def test_a_rank_stuck_on_its_device_gives_up_waiting_like_its_peers_and_is_not_d
 def test_a_log_without_watchdogs_lines_is_no_witness_for_or_against(silent):
     w = world({**without(), 5: LATE}, *([] if silent else ["a line of the program"]))
     assert w.fact("waits.roots").contradicted_by == ()
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def judged(programs, *lines):
+    """(cause, accused, leads) of a job whose steps ended ten minutes before its watchdogs gave up."""
+    w = World().processes().fabric(0)
+    if programs is not None:
+        add_dumps(w, programs, lib="2.27.5")
+    w.samples.append(log_sample([*steps(1, 20, GAVE_UP - 601), *lines]))
+    found = report(w)
+    return found.verdict.cause, [part.rank for part in found.culprits], [lead.cause for lead in found.alternatives]
+
+
+def test_records_that_lack_one_rank_and_the_line_that_places_it_name_it_together():
+    cause, accused, _ = judged(without(5), *all_waited(2, 5), told(5, 1, 1))
+    assert (cause, accused) == ("stuck_rank/not_arrived", [5])
+
+
+def test_the_watchdogs_lines_alone_name_nobody_and_leave_a_lead():
+    cause, accused, leads = judged(None, *all_waited(2, 5), told(5, 1, 1))
+    assert accused == [] and cause.startswith("inconclusive/") and "stuck_rank/not_arrived" in leads
+
+
+def test_another_source_agrees_where_the_records_could_be_explained_by_that_very_rank():
+    w = world(without(5), *all_waited(2, 5), told(5, 1, 1))
+    assert ranks_of(w.fact("watchdog.agreed")) == [5]
+    told_by = {source.probe for source in w.fact("watchdog.agreed").provenance}
+    assert told_by == {"flight_recorder", "joblog"}
+
+
+def test_the_lines_alone_are_agreed_with_by_nobody():
+    w = World().processes()
+    w.samples.append(log_sample([*all_waited(2, 5), told(5, 1, 1)]))
+    assert ranks_of(w.fact("watchdog.not_come")) == [5]
+    found = w.fact("watchdog.agreed")
+    assert not found.known and "no other source points at rank 5" in found.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -256,6 +257,21 @@ def test_text_from_a_dump_is_bounded_and_free_of_control_characters():
 @pytest.mark.parametrize("version", ["2.3", "2.4", "2.5", "2.7", "2.8", "2.9", "2.10"])
 def test_all_known_formats_are_read(version):
     assert reduced(dump([entry(0, done=False)], version=version))["format"] == version
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_dump_is_read_without_the_collector_and_leaves_it_as_it_was(on, monkeypatch):
+    raw, seen, whole = pickle.dumps(WAITING, 2), [], records.reduce_dump
+    monkeypatch.setattr(records, "reduce_dump", lambda *told: seen.append(gc.isenabled()) or whole(*told))
+    was = gc.isenabled()
+    (gc.enable if on else gc.disable)()
+    try:
+        assert records.read_dump(raw, 1) == whole(*records.load_dump(raw)[:1], 1)
+        with pytest.raises(records.BadDump, match=r"cannot be read|cut off"):
+            records.read_dump(raw[:-20], 1)
+        assert (seen, gc.isenabled()) == ([False], on)
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_a_newer_minor_is_read_with_a_warning_and_another_major_is_refused():

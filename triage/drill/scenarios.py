@@ -16,7 +16,7 @@ from typing import Any, Literal
 from triage.drill.plan import DEFAULT_GROUP, EVAL_GROUP, TENSOR_GROUPS, Plan
 from triage.errors import UsageError
 
-Blame = Literal["nobody", "rank", "neighbour", "cycle", "node", "nic"]
+Blame = Literal["nobody", "rank", "cycle", "node", "nic"]
 ENGINES = ("ring", "torch")
 
 
@@ -366,18 +366,17 @@ def ground_truth(scenario: str, fault: Fault, plan: Plan, rank: int | None, at: 
 def right_answer(expect: Expect, plan: Plan, rank: int | None) -> dict[str, Any]:
     """Verdict, culprit and victims by one expectation, with the names of this cluster."""
     ranks = {place.rank: place.node for place in plan.ranks}
-    named = rank ^ 1 if rank is not None and expect.blame == "neighbour" else rank
-    node = ranks[named] if named is not None else None
+    node = ranks[rank] if rank is not None else None
     cycle = plan.tensor_group(node) if node is not None and expect.blame == "cycle" else []
     culprit: dict[str, Any] | None = None
-    if named is not None and expect.blame != "nobody":
-        kind = {"cycle": "rank", "neighbour": "rank"}.get(expect.blame, expect.blame)
+    if rank is not None and expect.blame != "nobody":
+        kind = "rank" if expect.blame == "cycle" else expect.blame
         nics = [plan.hca, plan.nic] if kind == "nic" else []
-        culprit = {"kind": kind, "rank": named if kind == "rank" else None, "node": node, "nics": nics}
+        culprit = {"kind": kind, "rank": rank if kind == "rank" else None, "node": node, "nics": nics}
     innocent = (
         [other for other, home in ranks.items() if home != node]
         if expect.blame in ("node", "nic")
-        else [other for other in ranks if other != named or expect.blame == "nobody"]
+        else [other for other in ranks if other != rank or expect.blame == "nobody"]
     )
     return {
         "verdict": expect.verdict,

@@ -62,43 +62,32 @@ WAITS: tuple[Fault, ...] = (
         Expect("deadlock", "deadlock/uneven_inputs", "rank", "S4", 10, "rank"),
     ),
     # What failed counts as done in gloo's records: of the peers of one that ended, those that failed look as if they had
-    # come and gone, and others wait for them. Against the launcher's word that may leave too little to be sure.
+    # come and gone, and others wait for them.
     fault(
         "exception",
         "one rank ends by an exception of its own; its peers lose their connections, log that and stay",
         {"tell": {"raise": True}},
-        Expect("dead_rank", "dead_rank/raised", "rank", "S4", 10, "rank", or_else=(CANNOT_TELL,)),
+        Expect("dead_rank", "dead_rank/raised", "rank", "S4", 10, "rank"),
     ),
     fault(
         "sigkill",
         "one rank is killed (SIGKILL); its peers lose their connections, log that and stay",
         {"signal": int(signal.SIGKILL)},
-        Expect("dead_rank", "dead_rank/killed", "rank", "S4", 10, "rank", or_else=(CANNOT_TELL,)),
+        Expect("dead_rank", "dead_rank/killed", "rank", "S4", 10, "rank"),
     ),
     fault(
         "sigstop",
         "the process of one rank is stopped (SIGSTOP)",
         {"signal": int(signal.SIGSTOP)},
-        # Without the record of the one that is stopped, gloo's tell nobody who else belongs to the groups that wait.
-        Expect("stuck_rank", "stuck_rank/stopped", "rank", "S4", 10, "rank", or_else=(CANNOT_TELL,)),
+        # gloo's records tell no members: whoever gave none, and is stopped, may be the one that has not come.
+        Expect("stuck_rank", "stuck_rank/stopped", "rank", "S4", 10, "rank"),
     ),
     fault(
         "p2p",
         "one rank leaves out its exchange with a neighbour, who waits in a send or receive that gloo does not record",
         {"tell": {"neglect": True}},
-        # The records show one rank that has not come: the neighbour. Who let it wait, only its stack leads to.
-        Expect(
-            "inconclusive",
-            "",
-            "-",
-            "S1",
-            11,
-            "nobody",
-            or_else=(
-                Expect("stuck_rank", "stuck_rank/host", "rank", "S4", 10, "neighbour"),
-                Expect("deadlock", "", "rank", "S4", 10, "rank"),
-            ),
-        ),
+        # The records show one rank that has not come: the neighbour, a victim. Who let it wait, only its stack leads to.
+        replace(CANNOT_TELL, or_else=(Expect("deadlock", "", "rank", "S4", 10, "rank"),)),
         paired=True,
         control_plane=True,
     ),
@@ -116,6 +105,7 @@ WAITS: tuple[Fault, ...] = (
         "one rank never comes out of a phase of its own; its tensor group waits, then the data groups",
         {"tell": {"evaluate": True}},
         HOST,
+        control_plane=True,  # without a stack it may as well wait in a receive that gloo does not record
     ),
     fault(
         "save-on-rank0",
@@ -154,8 +144,6 @@ WAITS: tuple[Fault, ...] = (
             "S4",
             10,
             "rank",
-            # That it is a lock of its own only a stack tells; without one, and without the control plane, nothing does.
-            or_else=(HOST, CANNOT_TELL),
         ),
         control_plane=True,
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from triage.facts.members import Members, folded, members, spoken
 
@@ -37,12 +37,12 @@ MOST_UNITS = 4096  # of one window or trail
 # ---------------------------------------------------------------- one rank
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """Where a rank waits: its open unit with the smallest record id.
 
     Only this one is the rank's edge in the wait graph; what it has enqueued behind it has not been reached
     (prototype-findings 3.2: with all open ops instead, 8 times as many spurious units).
+    A tuple and no dataclass: 8,192 frozen ones cost a tenth of all that the graph costs.
     """
 
     key: GroupKey
@@ -60,14 +60,19 @@ class Head:
 class RankView:
     """One rank's reduced dump, with its groups by key. Windows and trails are decoded when asked for."""
 
-    __slots__ = ("head", "keys", "opens", "rank", "record", "rows", "sigs")
+    __slots__ = ("batched", "default", "head", "keys", "named", "opens", "rank", "record", "rows", "sigs", "top")
 
     def __init__(self, rank: int, record: Mapping[str, Any]) -> None:
         self.rank = rank
         self.record = record
         self.rows: dict[GroupKey, Mapping[str, Any]] = {}
         self.keys: list[GroupKey] = []
-        self.sigs: tuple[str, ...] = tuple(str(s)[:512] for s in record.get("sigs", ())[:1024])
+        self.sigs: tuple[str, ...] = tuple([str(s)[:512] for s in record.get("sigs", ())[:1024]])
+        # What its rows come to, told by `_view`: all rows of all ranks are walked as few times as can be.
+        self.top = -1  # the highest rank that the record names
+        self.default: tuple[str, ...] = ()  # members of its default group
+        self.batched = False  # does a row say that its sends go in batches?
+        self.named = True  # do all rows tell their members?
         self.head: Head | None = None
         self.opens: list[Head] = []
 
@@ -152,9 +157,14 @@ class Records:
         """Ranks with the same window text and table, together: a healthy job of 8,192 ranks has a handful."""
         found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
         for rank in ranks:
-            row = self.views[rank].rows.get(key)
-            if row and row.get("win"):
-                found.setdefault((str(row["win"]), self.views[rank].sigs), []).append(rank)
+            view = self.views[rank]
+            row = view.rows.get(key)
+            if row and (text := row.get("win")):
+                at = (str(text), view.sigs)
+                if at in found:
+                    found[at].append(rank)
+                else:
+                    found[at] = [rank]
         return found
 
     def reached(self, rank: int, key: GroupKey) -> int:
@@ -211,20 +221,20 @@ def decode(records: Mapping[int, Mapping[str, Any]], world: int | None = None) -
     """Decode the reduced dumps of a job. `world`: its size where it is known from elsewhere."""
     views: dict[int, RankView] = {}
     refused: dict[int, str] = {}
+    tables: dict[tuple[str, ...], tuple[str, ...]] = {}  # ranks of one job have a handful of them
     for rank, record in sorted(records.items()):
         try:
-            views[rank] = _view(rank, record)
+            view = views[rank] = _view(rank, record)
+            view.sigs = tables.setdefault(view.sigs, view.sigs)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             refused[rank] = f"its reduced dump is malformed ({error.__class__.__name__})"
-    told = Counter(
-        row["ranks"] for v in views.values() for row in v.record["groups"] if row.get("desc") == "default_pg"
-    )
+    told = Counter([text for view in views.values() for text in view.default])
     told.pop("", None)
     if world is None and told:
         world = len(members(told.most_common(1)[0][0]))
     if world is not None:
         # A record that names ranks beyond the job is of another one, or lies; it may not make us loop over them either.
-        for rank in [r for r, view in views.items() if _top(view) >= world]:
+        for rank in [r for r, view in views.items() if view.top >= world]:
             del views[rank]
             refused[rank] = f"it names ranks that a job of {world} ranks does not have"
     for rank in [r for r, view in views.items() if view.record.get("lost")]:
@@ -235,7 +245,7 @@ def decode(records: Mapping[int, Mapping[str, Any]], world: int | None = None) -
         refused[rank] = (
             "it holds open entries only, which do not tell whether its batches of sends and receives are finished"
         )
-    highest = max([-1, *views, *(_top(view) for view in views.values())])
+    highest = max([-1, *views, *[view.top for view in views.values()]])
     size = max(world or 0, highest + 1)
     groups = _groups(views, size, world is not None)
     for view in views.values():
@@ -249,7 +259,9 @@ def _of_two_styles(views: Mapping[int, RankView]) -> list[int]:
     The parts of a finished batch stay in such a dump, the entry that closed it does not (probes/_records.py): a rank that has
     no open batch looks as if each of them were open.
     """
-    batched = {_role(row) for view in views.values() for row in view.record["groups"] if row.get("batched")}
+    batched = {
+        _role(row) for view in views.values() if view.batched for row in view.record["groups"] if row.get("batched")
+    }
     found = []
     for rank, view in views.items() if batched else ():
         rows = view.record["groups"]
@@ -265,36 +277,46 @@ def _role(row: Mapping[str, Any]) -> str:
     return "" if desc == "undefined" else desc
 
 
-def _top(view: RankView) -> int:
-    """The highest rank that a record names."""
-    return max((members(str(row.get("ranks", ""))).top() for row in view.record["groups"]), default=-1)
-
-
 def _view(rank: int, record: Mapping[str, Any]) -> RankView:
     if record.get("v") != 1:
         raise ValueError("unknown version of the record")
     view = RankView(rank, record)
+    top, stands = -1, False
     for row in record["groups"]:
-        members(str(row.get("ranks", "")))
-        for name in ("enq", "first_open", "last_done", "unsure", "first"):
-            if row.get(name) is not None and not isinstance(row[name], int):
-                raise ValueError(name)
-        if row.get("status") is not None:
-            int(row["status"][0]), int(row["status"][1])
-    if not record.get("open") and (
-        record.get("opens") or any(r.get("first_open") is not None for r in record["groups"])
-    ):
+        get = row.get
+        told = get("ranks", "")
+        last = members(str(told)).top
+        if last > top:
+            top = last
+        if not told:
+            view.named = False
+        numbers = (get("enq"), get("first_open"), get("last_done"), get("unsure"), get("first"))
+        for value in numbers:
+            if value is not None and not isinstance(value, int):
+                raise ValueError("a number")
+        if numbers[1] is not None:
+            stands = True
+        status = get("status")
+        if status is not None:
+            int(status[0]), int(status[1])
+        if get("desc") == "default_pg":
+            view.default = (*view.default, row["ranks"])
+        if get("batched"):
+            view.batched = True
+    view.top = top
+    if (record.get("opens") or stands) and not record.get("open"):
         raise ValueError("it counts open operations and tells none")
     for pair in record.get("pairs", ()):
         record["groups"][pair[0]]["name"]
         if len(pair) != 7:
             raise ValueError("pairs")
     for unit in record.get("open", ()):
-        record["groups"][unit["g"]]["name"], view.sigs[unit["sig"]]
-        if unit.get("seq") is None and "p2p" not in unit:
+        row = record["groups"][unit["g"]]
+        row["name"], view.sigs[unit["sig"]]
+        seq, first = unit.get("seq"), row.get("first_open")
+        if seq is None and "p2p" not in unit:
             raise ValueError("open")
-        first = record["groups"][unit["g"]].get("first_open")
-        if unit.get("seq") is not None and first is not None and unit["seq"] < first:
+        if seq is not None and first is not None and seq < first:
             raise ValueError("it tells an operation open that lies before the first open one of its group")
         if any(len(part) != 4 or (part[3] and len(part[3]) != 3) for part in unit.get("p2p", ())):
             raise ValueError("p2p")
@@ -306,13 +328,16 @@ def _groups(views: Mapping[int, RankView], size: int, sure: bool) -> dict[GroupK
     groups: dict[GroupKey, GroupInfo] = {}
     by_name: dict[str, set[str]] = {}
     loose: dict[GroupKey, set[int]] = {}
+    used: set[GroupKey] = set()  # something has finished in them
+    if not all(view.named for view in views.values()):
+        for view in views.values():
+            for row in view.record["groups"]:
+                if row.get("ranks"):
+                    by_name.setdefault(str(row["name"]), set()).add(str(row["ranks"]))
     for view in views.values():
         for row in view.record["groups"]:
-            if row.get("ranks"):
-                by_name.setdefault(str(row["name"]), set()).add(str(row["ranks"]))
-    for view in views.values():
-        for row in view.record["groups"]:
-            name, text, desc = str(row["name"]), str(row.get("ranks", "")), str(row.get("desc", ""))
+            get = row.get
+            name, text, desc = str(row["name"]), str(get("ranks", "")), str(get("desc", ""))
             if not text:
                 text = next((t for t in sorted(by_name.get(name, ())) if view.rank in members(t)), "")
             if not text and desc == "default_pg" and size > 0:
@@ -320,25 +345,32 @@ def _groups(views: Mapping[int, RankView], size: int, sure: bool) -> dict[GroupK
             key = (name, text or f"?{desc}")
             if not text:
                 loose.setdefault(key, set()).add(view.rank)
+            if get("last_done") is not None:
+                used.add(key)
             known = groups.get(key)
             if known is None:
-                told = bool(row.get("ranks")) or (bool(text) and (desc != "default_pg" or sure))
+                told = bool(get("ranks")) or (bool(text) and (desc != "default_pg" or sure))
                 known = groups[key] = GroupInfo(key, desc, members(text), told)
-            known.desc = known.desc or desc
-            known.p2p = known.p2p or bool(row.get("p2p"))
+            elif not known.desc:
+                known.desc = desc
+            if get("p2p"):
+                known.p2p = True
+            key = known.key  # one tuple for all ranks
             view.keys.append(key)
             view.rows[key] = row
     for key, ranks in loose.items():
-        # Nobody told the members (gloo): those with entries. Complete only if there is a dump of every rank.
+        # Nobody told the members (gloo): those with entries. Complete only if there is a dump of every rank, and if a
+        # collective has finished, which takes all of them: in the first one, who is missing has no entry yet.
         groups[key].members = members(folded(ranks))
-        groups[key].complete = sure and len(views) >= size
+        groups[key].complete = sure and len(views) >= size and key in used
     return groups
 
 
 def _attach(view: RankView) -> None:
     for unit in view.record.get("open", ()):
         key = view.keys[unit["g"]]
-        parts = tuple((p[0], p[1], p[2], tuple(p[3]) if p[3] else None) for p in unit.get("p2p", ()))
+        exchange = unit.get("p2p", ())
+        parts = tuple([(p[0], p[1], p[2], tuple(p[3]) if p[3] else None) for p in exchange]) if exchange else ()
         seq = unit.get("seq")
         at, limit = unit.get("at"), unit.get("ms")
         view.opens.append(

@@ -14,7 +14,7 @@ MOST_RANKS = 1_000_000  # of one group: a node may not make us loop over more
 class Members:
     """Sorted global ranks, kept as runs: 8,192 ranks are one range."""
 
-    __slots__ = ("_runs", "text")
+    __slots__ = ("_runs", "text", "top")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -29,6 +29,7 @@ class Members:
         if sum(map(len, runs)) > MOST_RANKS:
             raise ValueError("more members than any job has")
         self._runs = tuple(runs)
+        self.top = max((run[-1] for run in runs), default=-1)  # the highest of them, -1 for none
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
@@ -39,9 +40,6 @@ class Members:
 
     def __contains__(self, rank: int) -> bool:
         return any(rank in run for run in self._runs)
-
-    def top(self) -> int:
-        return max((run[-1] for run in self._runs), default=-1)
 
 
 @lru_cache(maxsize=4096)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from triage.facts.collectives import GroupKey, RankView, Records
 from triage.facts.signatures import symmetric
 
 
-@dataclass(frozen=True)
-class _Shows:
+class _Shows(NamedTuple):
     """What one dump shows of one group: the newest collective that all have entered for sure, and its own newest."""
 
     rank: int
@@ -38,9 +37,11 @@ def behind(records: Records, fresh: Collection[int]) -> dict[int, str]:
             out[row.rank] = (
                 f"its number {row.enqueued} of {records.groups[key].label()} contradicts the other ranks' records"
             )
-        sure = [row for row in asked if row not in lying]
+        sure = [row for row in asked if row not in lying] if lying else asked
         files = [row for row in rows if row.rank not in fresh]
-        newest = max(sure or files, key=lambda row: row.finished, default=None)
+        if not files:
+            continue
+        newest = max(sure or files, key=_finished_number, default=None)
         least = min((row.enqueued for row in sure), default=None)
         for row in files:
             if newest is not None and row.enqueued < newest.finished:
@@ -55,27 +56,35 @@ def behind(records: Records, fresh: Collection[int]) -> dict[int, str]:
 
 def _contradict(rows: list[_Shows]) -> list[_Shows]:
     """Those that cannot be of one moment with more than half of the others."""
-    enqueued, finished = sorted(r.enqueued for r in rows), sorted(r.finished for r in rows)
-    if not rows or finished[-1] <= enqueued[0]:
+    if not rows or max([r.finished for r in rows]) <= min([r.enqueued for r in rows]):
         return []
+    enqueued, finished = sorted(r.enqueued for r in rows), sorted(r.finished for r in rows)
     against = {
         row: bisect_left(enqueued, row.finished) + len(rows) - bisect_right(finished, row.enqueued) for row in rows
     }
     return [row for row in rows if against[row] * 2 >= len(rows) - 1]
 
 
+def _finished_number(row: _Shows) -> int:
+    return row.finished
+
+
 def _by_group(records: Records) -> Iterator[tuple[GroupKey, list[_Shows]]]:
-    rows: dict[GroupKey, list[_Shows]] = {}
+    rows: dict[GroupKey, list[_Shows]] = {
+        key: [] for key, info in records.groups.items() if info.complete and len(info.members) > 1 and not info.p2p
+    }
     newest: dict[tuple[str, tuple[str, ...], int], int] = {}
     for rank, view in records.views.items():
         if not view.record.get("lib"):
             continue
         for key, row in view.rows.items():
-            info = records.groups[key]
-            if info.complete and len(info.members) > 1 and not info.p2p and row.get("enq") is not None:
-                shows = _Shows(rank, _finished(records, view, key, row, newest), records.enqueued(row, key))
-                rows.setdefault(key, []).append(shows)
-    return ((key, told) for key, told in sorted(rows.items()) if len(told) > 1)
+            told = rows.get(key)
+            enqueued = row.get("enq") if told is not None else None
+            if told is not None and enqueued is not None:
+                status = row.get("status")
+                most = max(enqueued, int(status[0])) if status else enqueued  # as Records.enqueued
+                told.append(_Shows(rank, _finished(records, view, key, row, newest), most))
+    return ((key, each) for key, each in sorted(rows.items()) if len(each) > 1)
 
 
 def _finished(
@@ -86,13 +95,13 @@ def _finished(
     known: dict[tuple[str, tuple[str, ...], int], int],
 ) -> int:
     """The newest collective that this rank has surely finished and that nobody can finish without the others, or -1."""
-    end = int(str(row["enq"])) + 1
-    for name in ("first_open", "unsure"):
-        limit = row.get(name)
-        if isinstance(limit, int):
-            end = min(end, limit)
+    end: int = row["enq"] + 1  # type: ignore[operator]  # a number: collectives.py has checked it
+    for limit in (row.get("first_open"), row.get("unsure")):
+        if isinstance(limit, int) and limit < end:
+            end = limit
     at = (str(row.get("win", "")), view.sigs, end)
-    if at not in known:
+    found = known.get(at)
+    if found is None:
         window = records.window(view.rank, key)
-        known[at] = max((seq for seq, sig in window.items() if seq < end and symmetric(sig)), default=-1)
-    return known[at]
+        found = known[at] = max([seq for seq, sig in window.items() if seq < end and symmetric(sig)], default=-1)
+    return found

@@ -12,6 +12,7 @@ from triage.facts.evidence import Evidence
 from triage.facts.liveness import how_stopped
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, other, unknown
+from triage.facts.waits import without_exchanges
 from triage.model import Fact, Part
 
 
@@ -137,9 +138,13 @@ def agree_with_hard(ev: Evidence) -> Fact:
     if not roots.parts:
         return unknown("the dumps name no rank that the others wait for")
     agreed = [part for part in hit if part.rank in _ranks(roots)]
+    picture = ev.derive(waits).picture
+    vague = set(without_exchanges(ev.derive(waits), picture)) if picture is not None else set()
+    if not agreed and _ranks(roots) <= vague:
+        return unknown("the survivors wait for a rank whose records do not tell a failed operation from a finished one")
     names = ", ".join(sorted(Part.label(part) for part in agreed))
     # A second rank that is waited for, or a circle, may have been first: the one that ended is then one of several.
-    more = _ranks(roots) - {part.rank for part in hit}
+    more = _ranks(roots) - {part.rank for part in hit} - vague
     against = [f"rank {rank}, which is waited for as well" for rank in sorted(more)[:1]]
     against += ["ranks that wait for each other"] if other(ev, "waits.cycle").parts else []
     return known(

@@ -94,6 +94,26 @@ def by_logs(ev: Evidence) -> Fact:
     )
 
 
+@fact("watchdog.agreed", type="number", unit="ranks", parts="rank")
+def agreed(ev: Evidence) -> Fact:
+    """The rank that had not come by the watchdogs' lines, where records, processes or launch counts point at it too.
+
+    The lines alone may lack one: whoever gave up in a group that no line is left of looks as one that never came.
+    """
+    told = other(ev, "watchdog.not_come")
+    if not told.known:
+        return unknown(told.reason)
+    seen = [other(ev, name) for name in ("waits.by_logs", "ranks.gone_first", "ranks.stopped", "ras.laggards")]
+    ranks = {part.rank for each in seen for part in each.parts}
+    parts = [part for part in told.parts if part.rank in ranks]
+    if told.parts and not parts and not seen[-1].known:
+        return unknown(f"no other source points at {_many(part.rank or 0 for part in told.parts)}")
+    return known(
+        parts=parts,
+        provenance=(*told.provenance[:4], *(p for each in seen if each.parts for p in each.provenance[:4])),
+    )
+
+
 def _part(ev: Evidence, found: Waits, rank: int, why: str) -> Part:
     missing = found.stale.get(rank) or found.silent.get(rank) or "no flight record"
     return Part("rank", ev.derive(rank_table).node_of(rank), rank, why=f"{why}; {missing}")

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from triage.facts.collectives import GroupInfo, GroupKey, Head, Records, spoken
 from triage.facts.components import components
@@ -25,8 +25,7 @@ BEHIND = "one of its members has enqueued what the others wait for, behind anoth
 NO_HISTORY = "the dumps hold no history that would tell whether a member has finished its part or never begun it"
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """One collective (`seq`) of a group, or the exchange of two of its members (`pair`)."""
 
     key: GroupKey
@@ -121,7 +120,7 @@ class _Drawing:
         """The first unresolved difference of each group, finished entries included."""
         found = []
         for key, info in sorted(self.records.groups.items()):
-            patterns = self.records.patterns(key, (r for r in info.members if r in self.views))
+            patterns = self.records.patterns(key, [r for r in info.members if r in self.views])
             if len(patterns) < 2:
                 continue
             by_seq: dict[int, dict[tuple[tuple[str, ...], ...], list[tuple[str, list[int]]]]] = {}
@@ -171,6 +170,9 @@ class _Drawing:
                         late[seqs[at]].append(member)
                 else:
                     missing.append(member)
+            if not info.complete:
+                # Nobody told the members: any rank without a dump may be one that has not come.
+                missing += [r for r in range(self.records.world or 0) if r not in self.views and r not in info.members]
             self._stuck_on_device(info, units)
             explained = False
             for i, seq in enumerate(seqs):
@@ -210,7 +212,7 @@ class _Drawing:
                 continue
             # A member that died in the middle of it leaves it done on some and open on those behind it: where one has no
             # dump, the open ones may be its victims.
-            if any(member not in self.views for member in info.members):
+            if not info.complete or any(member not in self.views for member in info.members):
                 continue
             for rank in ranks:
                 sig = self._head(rank).sig
@@ -311,11 +313,11 @@ class _Drawing:
     # ------------------------------------------------------------ sinks
 
     def _sinks(self) -> None:
-        nodes: set[Node] = set(self.edges)
-        for targets in self.edges.values():
-            nodes |= targets
+        nodes: set[Node] = set(self.edges).union(*self.edges.values())
         incoming: Counter[int] = Counter()
-        component = components(self.edges, sorted(nodes, key=_order))
+        ranks_first: list[Node] = [("r", rank) for rank in sorted(node[1] for node in nodes if node[0] == "r")]
+        ranks_first += sorted((node for node in nodes if node[0] == "u"), key=repr)
+        component = components(self.edges, ranks_first)
         leaves: set[int] = set(component.values())
         inside: dict[int, list[Node]] = {}
         for node, c in component.items():
@@ -362,10 +364,6 @@ class _Drawing:
     def _separate(self) -> None:
         if len(self.out.cycles) == 1:
             self.out.swapper = odd_one(self.records, self.out.cycles[0])
-
-
-def _order(node: Node) -> tuple[str, str]:
-    return node[0], f"{node[1]:09d}" if isinstance(node[1], int) else repr(node[1])
 
 
 def describe(picture: Picture, mismatch: Mismatch) -> str:

@@ -241,6 +241,8 @@ def cycle(ev: Evidence) -> Fact:
     def tell(w: Waits, p: Picture) -> Fact:
         if not p.cycles and not p.roots and p.possible:
             return unknown(f"{_ranks_text(p.possible)} gave no usable flight record", provenance=_seen(ev))
+        if not p.cycles and any(not p.group(unit.key).complete for unit in p.stuck_units):
+            return unknown("the dumps do not tell all members of a group in which ranks wait", provenance=_seen(ev))
         ranks = sorted({rank for one in p.cycles for rank in one})
         parts = [_part(ev, r, f"waits at {p.label(p.waiting[r])}" if r in p.waiting else "") for r in ranks]
         return known(
@@ -371,14 +373,28 @@ def host_stuck(ev: Evidence) -> Fact:
     def tell(w: Waits, p: Picture) -> Fact:
         ranks = [r for r, kind in sorted(p.roots.items()) if kind == "host" and r not in w.incapable]
         parts = [_part(ev, r, _why_root(w, p, r)) for r in ranks]
-        # gloo records no send or receive (notes/flight-recorder.md 5, p2p): a rank that waits in one looks idle here.
-        blind = [r for r in ranks if r in w.dumps and not w.dumps[r].record.get("lib")]
         return known(
-            parts=parts,
-            text=f"{_ranks_text(ranks)} stuck on the host" if ranks else "",
-            provenance=_seen(ev, ranks),
-            contradicted_by=("records without NCCL leave sends and receives out",) if blind else (),
+            parts=parts, text=f"{_ranks_text(ranks)} stuck on the host" if ranks else "", provenance=_seen(ev, ranks)
         )
+
+    return _with_picture(ev, tell)
+
+
+def without_exchanges(w: Waits, p: Picture) -> list[int]:
+    """Roots that look idle in records of another library than NCCL: gloo records no send and no receive, and a failed
+    operation as a finished one (notes/flight-recorder.md 1.2 and 5, p2p), so that a rank that waits in one looks idle."""
+    found = [r for r, kind in p.roots.items() if kind == "host" and r in w.dumps and not w.dumps[r].record.get("lib")]
+    return sorted(found)
+
+
+@fact("waits.unrecorded", type="number", unit="ranks", parts="rank")
+def unrecorded(ev: Evidence) -> Fact:
+    """Ranks that the waits end at, and whose records would not show a send or receive that they wait in themselves."""
+
+    def tell(w: Waits, p: Picture) -> Fact:
+        ranks = without_exchanges(w, p)
+        parts = [_part(ev, r, "its records are not NCCL's and leave sends and receives out") for r in ranks]
+        return known(parts=parts, provenance=_seen(ev, ranks))
 
     return _with_picture(ev, tell)
 

@@ -160,8 +160,7 @@ def _recognise(name: str, raw: bytes, mtime: float | None, cache: dict[str, tupl
     of_folder = RANK_OF_FOLDER.fullmatch(folders[-1]) if folders and not ranks else None
     ranks += [int(of_folder.group(1))] if of_folder else []
     try:
-        obj, kind = probe.load_dump(raw)
-        record = probe.reduce_dump(obj, ranks[0] if ranks else -1, kind, cache)
+        record = probe.read_dump(raw, ranks[0] if ranks else -1, cache)
     except probe.BadDump as error:
         return str(error)
     if not ranks:
