@@ -119,7 +119,21 @@ def test_of_two_attempts_the_newer_is_read_and_the_older_said_aloud(tmp_path):
     files |= {f"second/_dump_{rank}": dump(rank) for rank in range(4)}
     done, report = explain(lay(tmp_path / "ev", files), tmp_path)
     assert named(report) == {2}
-    assert "first: older dumps of the same ranks, another attempt's: not used" in done.stderr
+    assert "first: older dumps of the same ranks, of another attempt or incident: not used; read: second" in done.stderr
+
+
+def test_logs_beside_dumps_that_are_not_used_add_nothing_and_logs_elsewhere_do(tmp_path):
+    def files(logs):
+        old = {f"first/_dump_{rank}": dump(rank, stuck=1, newest=T0 - 9000) for rank in range(4)}
+        new = {f"second/_dump_{rank}": dump(rank) for rank in range(4)}
+        return old | new | {f"{logs}/rank{rank}.err": gave_up(rank) for rank in (0, 1, 3)}
+
+    done, alone = explain(lay(tmp_path / "alone", files("first")), tmp_path)
+    assert "logs read" not in done.stderr and "logs beside dumps that were not used: not read" in done.stderr
+    assert not [one for one in alone["evidence"] if one["probe"] == "joblog"]
+    for where in ("second", "second/logs", "logs"):
+        done, _ = explain(lay(tmp_path / where.replace("/", "-"), files(where)), tmp_path)
+        assert "3 logs read" in done.stderr
 
 
 def test_a_rank_that_only_the_older_attempt_has_is_not_mixed_in(tmp_path):

@@ -30,7 +30,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 healthy or busy, 10 a fault was found, 11 inconclusive, 2 usage, 3 configuration, "
     "20 job unknown, 21 scheduler silent, 22 no node reachable, 130 interrupted. See `man triage`.",
 )
-playbook_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="The decision trees: list, show, check.")
+playbook_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="The decision trees: list, show, lint.")
 app.add_typer(playbook_app, name="playbook")
 
 

@@ -236,8 +236,12 @@ def _state(job: Job, found: Conclusion, facts: Mapping[str, Fact]) -> str:
 
 
 def _exit_code(verdict: Verdict, state: str, facts: Mapping[str, Fact]) -> int:
-    """DESIGN section 8. A job that is over and could not be diagnosed is no failure of this run."""
-    if state in ("pending", "suspended") or (state == "ended" and verdict.id == "inconclusive"):
+    """DESIGN section 8. A job that is over and could not be diagnosed is no failure of this run.
+
+    That it is over, its scheduler or its own log must say: that no process is left is what a crash leaves, and a wrong id.
+    """
+    over = facts["job.state"].value in ("ended", "completing") or facts["job.finished"].value is True
+    if state in ("pending", "suspended") or (state == "ended" and verdict.id == "inconclusive" and over):
         return 0
     if verdict.id == "inconclusive" and facts["seen.nodes_share"].value == 0:
         return 22

@@ -199,6 +199,7 @@ def dumps(folder: str) -> tuple[Job, list[Sample], float, list[str]]:
         raise UsageError(
             f"{folder}: the same ranks have dumps in several folders (another incident each?). Give one: {listed}"
         )
+    logs.leave(reading.passed, {name.rpartition("/")[0] or "." for name in reading.recognised})
     log = logs.sample(reading.sample if reading.recognised else None)
     unused = [*reading.unrecognised, *logs.left]
     if not reading.recognised and log is None:

@@ -327,7 +327,8 @@ def first_line(evidence: Evidence, answered: int, step: float | None) -> str:
 
     last = other(evidence, "progress.last_step")
     age = other(evidence, "progress.stall_age_s")
-    words = [f"job {evidence.job.id} {evidence.job.state}", f"{answered} of {len(evidence.job.nodes)} nodes answered"]
+    state = "(state unknown)" if evidence.job.state in ("", "unknown") else evidence.job.state
+    words = [f"job {evidence.job.id} {state}", f"{answered} of {len(evidence.job.nodes)} nodes answered"]
     if last.known:
         words.append(f"last step {last.value}" + (f", {age.value:.0f}s ago" if isinstance(age.value, float) else ""))
     if step is not None:

@@ -126,9 +126,11 @@ def findings(case: CaseFile, ev: Evidence, facts: Mapping[str, Fact], found: Con
             continue
         if name == "hosts.silent" and facts["progress.advancing"].value is True:
             words = REACHED_NOT
-        out.append(Finding(cls, fold_parts(parts), f"{words} ({clean(parts[0].why, 160)})"))
+        out.append(Finding(cls, fold_parts(parts), f"{words} ({clean(parts[0].why, 300)})"))
         if cls == "nic":  # one port has many counters, and is one finding
             told |= {(p.kind, p.node, p.rank, p.nic) for p in parts}
+    if case.job.scheduler == "nodes" and (stranger := _unconfirmed(case.job.id, ev)):
+        out.append(stranger)
     phase = facts.get("hosts.same_phase")
     if phase is not None and phase.value is True:
         out.append(Finding("service", None, f"the silent nodes all stopped at one place: {clean(phase.text, 200)}"))
@@ -142,6 +144,15 @@ def findings(case: CaseFile, ev: Evidence, facts: Mapping[str, Fact], found: Con
             out.append(Finding("storage", None, text))
             break
     return tuple(out[:MOST])
+
+
+def _unconfirmed(job_id: str, ev: Evidence) -> Finding | None:
+    """With a bare list of nodes nobody but the ranks' own environment says that they are the job that was asked about."""
+    rows = [row for row in ev.derive(rank_table).rows.values() if row.alive]
+    if not rows or any(job_id in (row.env.get("SLURM_JOB_ID"), row.env.get("TORCHELASTIC_RUN_ID")) for row in rows):
+        return None
+    text = f"nothing there says that it is job {job_id}: these are the only ranks on the nodes that were named"
+    return Finding("job", None, clean(text, 200))
 
 
 def unknowns(case: CaseFile, facts: Mapping[str, Fact], found: Conclusion) -> tuple[Unknown, ...]:

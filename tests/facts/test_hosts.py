@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from written_dumps import report
 from written_evidence import World
 from written_silence import LATE, ask, down, dumps, gone, nodes_of, world
 
@@ -167,3 +168,18 @@ def test_an_answer_of_another_shape_is_no_answer(data):
         w.add("peers", peer, "C", data)
     assert not isinstance(down(w), list)
     assert "please report" not in down(w)
+
+
+def test_what_the_ssh_client_said_stands_beside_the_phase_where_a_node_fell_silent():
+    w = World()
+    w.skip_nodes = {"gpu002"}
+    w.processes()
+    for sample in w.samples:
+        if sample.probe == "contact" and sample.node == "gpu002":
+            sample.data.update(
+                phase="kex", error="host key is not known (SHA256:x). Check it, then: ssh-keyscan gpu002"
+            )
+    (part,) = w.fact("hosts.silent").parts
+    assert part.why == "silent in phase kex: host key is not known (SHA256:x). Check it, then: ssh-keyscan gpu002"
+    told = report(w.log(last_ago=400))
+    assert any("ssh-keyscan gpu002" in found.text for found in told.findings)

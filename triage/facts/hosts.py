@@ -41,7 +41,7 @@ def silent(ev: Evidence) -> Fact:
         return unknown("no node was asked")
     quiet = ev.derive(silent_nodes)
     return known(
-        parts=[Part("node", node=name, why=f"silent in phase {_phase(s) or '?'}") for name, s in quiet.items()],
+        parts=[Part("node", node=name, why=_silence(s)) for name, s in quiet.items()],
         provenance=ev.seen(*list(quiet.values())[:MOST_PROVENANCE]),
     )
 
@@ -117,6 +117,12 @@ def shared_phases(ev: Evidence) -> dict[str, tuple[str, ...]]:
 
 def _phase(contact: Sample) -> str:
     return str(contact.data.get("phase", ""))
+
+
+def _silence(contact: Sample) -> str:
+    """Where it ended and what was said there: an unknown host key or a key that is refused is no node at fault."""
+    said = contact.data.get("error")
+    return f"silent in phase {_phase(contact) or '?'}" + (f": {said[:300]}" if isinstance(said, str) and said else "")
 
 
 # ---------------------------------------------------------------- what peers see of them
@@ -369,7 +375,7 @@ def _by_word(ev: Evidence, cases: Mapping[str, _Case], pointed: _Pointed) -> Fac
 
 def _accuse(ev: Evidence, case: _Case, views: PeerViews, ranks: list[int]) -> Part:
     name = case.node.name
-    why = [f"silent in phase {_phase(case.contact) or '?'}"]
+    why = [_silence(case.contact)]
     if case.blind and name in views.nodes:
         why.append(_blind_words(ev, name, views.nodes[name]))
     if case.word:

@@ -43,6 +43,7 @@ class Collected:
     family: str  # the name pattern that was preferred, e.g. "fr_nostack_#.pickle"
     mixed: tuple[str, ...] = ()  # folders that each hold the newest dump of some ranks and an older one of others
     said: tuple[str, ...] = ()  # what a reader of the report should know of the choice
+    passed: tuple[str, ...] = ()  # folders of dumps of which none was used: what lies beside them is of another job
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def read_folder(files: Iterable[tuple[str, bytes, float | None]], node: str = ""
             left.append((name, one))
         else:
             found.append(one)
+    everywhere = {_folder(one) for one in found}
     found, older, mixed = _one_attempt(found)
     left += [(one.name, f"of an earlier attempt than {other}") for one, other in older]
     families = _families(found)
@@ -96,8 +98,15 @@ def read_folder(files: Iterable[tuple[str, bytes, float | None]], node: str = ""
         notes=tuple(notes),
     )  # fmt: skip
     folders = sorted({_folder(one) for one, _ in older})
-    said = [f"{', '.join(folders[:4])}: older dumps of the same ranks, another attempt's: not used"] if folders else []
-    return Collected(sample, names, tuple(left), tuple(sorted(chosen)), family, mixed, tuple(said))
+    used = {_folder(one) for one in chosen.values()}
+    taken = ", ".join(sorted(used)[:4])
+    said = []
+    if folders:
+        more = f" and {len(folders) - 4} more" if len(folders) > 4 else ""
+        older_ones = f"{', '.join(folders[:4])}{more}"
+        said = [f"{older_ones}: older dumps of the same ranks, of another attempt or incident: not used; read: {taken}"]
+    passed = tuple(sorted(everywhere - used))
+    return Collected(sample, names, tuple(left), tuple(sorted(chosen)), family, mixed, tuple(said), passed)
 
 
 def _folder(one: _Found) -> str:

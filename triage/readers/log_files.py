@@ -13,7 +13,7 @@ that only a start prints are left out); torchelastic's folders of several nodes,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,23 @@ class Logs:
             self.found.append(Log(name, own, len(raw), rank, attempt, host_of(name), plain=data))
         return True
 
+    def leave(self, passed: Collection[str], used: Collection[str]) -> None:
+        """Logs that lie beside dumps which are not used are of another attempt or job: they are not read either.
+
+        Of the folders above a log the nearest that holds dumps decides; a folder of logs alone is kept.
+        """
+
+        def away(name: str) -> bool:
+            above = _folder(name)
+            while above not in passed and above not in used and above != ".":
+                above = _folder(above)
+            return above in passed and above not in used
+
+        if lost := [log.name for log in self.found if away(log.name)]:
+            self.said.append(f"logs beside dumps that were not used: not read ({_names(lost)})")
+        self.found = [log for log in self.found if not away(log.name)]
+        self.quiet = [pair for pair in self.quiet if not away(pair[0])]
+
     def sample(self, dumps: Sample | None) -> Sample | None:
         """All logs as one; None where there is none. Says in `said` what a reader of the report should know."""
         logs = self._newest_attempt()
@@ -120,6 +137,10 @@ class Logs:
         last = max(attempts)
         self.said.append(f"logs of attempts {min(attempts)} to {last - 1} are not used: {last} is the newest")
         return [log for log in self.found if log.attempt in (None, last)]
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0] or "."
 
 
 def _names(names: list[str]) -> str:

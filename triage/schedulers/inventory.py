@@ -61,7 +61,7 @@ class Inventory:
 
 def from_nodes(job_id: str, node_list: str) -> Job:
     """A job of which only the nodes are known (`--nodes gpu[001-004]`)."""
-    return Job(job_id, "nodes", tuple(Node(name) for name in expand(node_list)))
+    return Job(job_id, "nodes", tuple(Node(name) for name in expand(node_list)), state="unknown")
 
 
 def parse(text: str, origin: str, now: float | None = None) -> Inventory:
