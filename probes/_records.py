@@ -77,7 +77,7 @@ def reduce_dump(obj, rank, kind="pickle", cache=None):
               "p2p": [["s" | "r", from, to (global ranks, None if not mapped), ordinal]]},
      "groups": [{"name", "desc", "ranks": folded members ("" = not told), "enq": newest number enqueued,
                  "first_open": smallest open number, "last_done": newest finished, "first": oldest kept number,
-                 "unsure": a number that is over but perhaps failed, "p2p": true where it has sends,
+                 "unsure": a number that is over but perhaps failed, "failed": true if it surely did not complete, "p2p": true where it has sends,
                  "batched": true where these go in batches,
                  "status": [enqueued, completed] of pg_status,
                  "win": "39353:0*6,1*6;..." the last units: start number, then signature * count}],

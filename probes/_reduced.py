@@ -112,6 +112,8 @@ def _row(read, g, group, window, sig):
         )
     if group.unsure is not None:
         row["unsure"] = group.unsure
+        if read.any_state:
+            row["failed"] = True  # over and not completed, by a recorder that tells completions
     if group.p2p:
         row["p2p"] = True
     if group.batched:

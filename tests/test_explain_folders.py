@@ -105,6 +105,21 @@ def test_a_host_in_the_dumps_name_is_the_ranks_node(tmp_path):
     assert report["mitigation"]["restart"]["exclude_nodes"] == []
 
 
+@pytest.mark.parametrize("word", ["attempt2", "job4711", "stage1"])
+def test_a_word_in_the_dumps_name_that_is_no_host_is_no_node(tmp_path, word):
+    folder = lay(tmp_path / "ev", {f"nccl_trace_rank_{word}_{rank}": dump(rank) for rank in range(4)})
+    _, report = explain(folder, tmp_path)
+    assert named(report) == {2} and [culprit["node"] for culprit in report["culprits"]] == [None]
+
+
+def test_dumps_of_a_job_whose_ranks_had_waited_for_an_instant_accuse_nobody(tmp_path):
+    folder = lay(tmp_path / "ev", {f"_dump_{rank}": dump(rank) for rank in range(4)})
+    for path in folder.iterdir():
+        os.utime(path, (T0 + 2, T0 + 2))
+    _, report = explain(folder, tmp_path)
+    assert named(report) == set() and report["verdict"]["cause"] == "inconclusive/perhaps_slow"
+
+
 def test_a_folder_for_each_node_is_its_name_and_a_folder_for_each_attempt_is_none(tmp_path):
     nodes = {f"{'gpu001' if rank < 2 else 'gpu002'}/_dump_{rank}": dump(rank) for rank in range(4)}
     _, report = explain(lay(tmp_path / "nodes", nodes), tmp_path)

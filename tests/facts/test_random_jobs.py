@@ -55,7 +55,9 @@ def test_random_jobs_with_one_fault_never_name_a_healthy_rank(seeds, wide, lost,
 # What these named once, and why: rings that cut a coalesced unit (13), dumps of open entries whose finished batches look
 # open (152), trails of open entries (347), uneven stages taken for another branch (53, 1003), a ring that has dropped what is
 # open (301), one peer that got through a mismatch by itself and left no signature (1043, 1163).
-@pytest.mark.parametrize("seed", [13, 53, 152, 190, 301, 347, 1003, 1043, 1163])
+@pytest.mark.parametrize(
+    "seed", [13, 53, 152, 190, 301, 347, 1003, 1043, 1163, 7010821, 7016159, 7017085, 7017451, 7019779]
+)
 def test_what_once_named_a_healthy_rank_does_not_any_more(seed):
     case = collective_judge.case(seed, wide=True)
     assert case is None or collective_judge.judge(case) != "WRONG"

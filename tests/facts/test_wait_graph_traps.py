@@ -142,3 +142,48 @@ def test_a_unit_that_the_ring_has_cut_differs_from_nobodys():
     whole = ["0 7 _reduce_oop", "0 7 _reduce_oop", "0 7 REDUCE_SCATTER_coalesced", "0 8 barrier open"]
     p = picture({0: whole, 1: whole, 2: whole, 3: whole[1:]}, groups, wrap=500)
     assert p.mismatches == []
+
+
+def test_one_rank_left_behind_by_all_others_whose_open_entries_tell_nothing_accuses_none_of_them():
+    # All have finished the program but rank 1: in dumps of open entries only, the others look as if they had never come.
+    done = ["0 1 all_reduce", "0 2 all_reduce"]
+    p = picture(dict.fromkeys((0, 2, 3), done) | {1: ["0 1 all_reduce open"]}, only_open=True)
+    assert p.roots == {} and p.possible == {0, 2, 3}
+
+
+def test_few_that_hold_nothing_open_while_most_wait_are_the_roots_in_dumps_of_open_entries_too():
+    p = picture(
+        {r: ["0 1 all_reduce", "0 2 all_reduce open"] for r in (0, 1, 2)} | {3: ["0 1 all_reduce"]}, only_open=True
+    )
+    assert p.roots == {3: "host"}
+
+
+# ---------------------------------------------------------------- what a hostile reader wrote
+
+
+def test_a_rank_whose_operation_is_over_and_never_completed_waited_itself_and_is_no_root():
+    # Rank 0 never came to number 2 of its TP pair; 1 timed out in it (retired, not completed); 2 and 3 wait in DP.
+    tp = {0: ["1 1 all_reduce"], 1: ["1 1 all_reduce", "1 2 all_reduce retired"]}
+    dp = {
+        2: ["2 1 all_reduce", "2 2 all_reduce", "3 1 all_reduce open"],
+        3: ["2 1 all_reduce", "2 2 all_reduce", "4 1 all_reduce open"],
+    }
+    p = picture({**tp, **dp}, TP_DP)
+    assert p.roots == {0: "host"}
+    p = picture({1: tp[1], **dp}, TP_DP)
+    assert p.roots == {} and 1 in p.possible
+
+
+def test_a_full_ring_that_has_dropped_a_group_does_not_tell_that_its_rank_never_came():
+    busy = [f"2 {n} all_reduce" for n in range(1, 9)]
+    records = {r: record(r, ["0 1 all_reduce", "0 2 all_reduce open"], TP_DP) for r in (0, 1)}
+    records |= {r: record(r, busy, TP_DP, wrap=500) for r in (2, 3)}
+    p = draw(decode(records, 4))
+    assert p.roots == {} and p.possible == {2, 3}
+
+
+def test_a_bool_and_a_byte_are_one_type_to_nccl():
+    from triage.facts.signatures import canonical
+
+    assert canonical("broadcast|8|8|Bool|Bool") == canonical("broadcast|8|8|Byte|Byte")
+    assert canonical("broadcast|8|8|Char|Char") != canonical("broadcast|8|8|Byte|Byte")

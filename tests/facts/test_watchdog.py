@@ -348,3 +348,20 @@ def test_of_random_jobs_with_one_fault_the_watchdogs_lines_never_name_an_innocen
         involved = ranks(ev, "mismatch") or guilty
         assert not involved or involved & guilty, (seed, job.truth)
     assert spoke >= 8
+
+
+# ---------------------------------------------------------------- lines of two moments
+
+
+@pytest.mark.parametrize("apart_s", [600, 7200])
+def test_lines_of_an_earlier_attempt_are_not_compared_with_those_of_this_one(apart_s):
+    # Before: three gave up in an all-reduce at number 5, the fourth's line is lost. Now all four wait in one and the same.
+    before = [waited(r, 5, op="ALLREDUCE", at=GAVE_UP - apart_s) for r in (1, 2, 3)]
+    now = [waited(r, 5, op="_ALLGATHER_BASE") for r in range(4)]
+    ev = evidence(*before, *now)
+    assert not ranks(ev, "mismatch") and ranks(ev, "table") == {0, 1, 2, 3}
+
+
+def test_one_ranks_line_of_another_day_makes_no_mismatch():
+    ev = evidence(*(waited(r, 5) for r in (1, 2, 3)), *waited(0, 5, op="BROADCAST", at=GAVE_UP - 86_400))
+    assert not ranks(ev, "mismatch")

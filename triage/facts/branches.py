@@ -34,6 +34,9 @@ def apart(picture: Picture) -> int | None:
         return None
     unit = units[odd[0]]
     assert unit is not None
+    # Of two members of its group, the one that is not there may be the one that left it out.
+    if sum(member in picture.records.views for member in picture.group(unit.key).members) < 3:
+        return None
     return odd[0] if stands_apart(picture.records, odd[0], picture.group(unit.key).members) else None
 
 

@@ -40,6 +40,7 @@ def canonical(sig: str) -> tuple[tuple[str, ...], ...]:
     for part in sig.split("+"):
         op, sin, sout, din, dout = [*part.split("|"), "", "", "", ""][:5]
         name = _plain(op)
+        din, dout = _moved(din), _moved(dout)
         if name in _INPUT_ONLY:
             parts.append((name, _count(sin), "", din, ""))
         elif name in _OUTPUT_ONLY:
@@ -52,6 +53,11 @@ def canonical(sig: str) -> tuple[tuple[str, ...], ...]:
             parts.append((name, "", "", "", ""))
     # Parts of a coalesced unit are compared as a multiset (notes/flight-recorder.md 6, step 9).
     return tuple(sorted(parts))
+
+
+def _moved(dtype: str) -> str:
+    """As what NCCL moves it: a Bool is a Byte to it (ncclUint8; ProcessGroupNCCL's table ncclDataType)."""
+    return dtype.replace("Bool", "Byte")
 
 
 def _count(shapes: str) -> str:

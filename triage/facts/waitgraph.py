@@ -163,8 +163,11 @@ class _Drawing:
             seqs = sorted(units)
             late: dict[int, list[int]] = {seq: [] for seq in seqs}  # by the smallest waited number beyond it
             missing = []
+            vague = self._untold(info, sum(map(len, units.values())))
             for member in info.members:
-                if member in self.views:
+                if member in vague:
+                    missing.append(member)
+                elif member in self.views:
                     at = bisect_right(seqs, self.records.reached(member, key))
                     if at < len(seqs):
                         late[seqs[at]].append(member)
@@ -185,6 +188,19 @@ class _Drawing:
                 if i:
                     self._edge(("u", unit), ("u", Unit(key, seqs[i - 1])))
                 explained = self._blame(unit, late[seq], missing, explained)
+
+    def _untold(self, info: GroupInfo, waiting: int) -> set[int]:
+        """Members of whose part in the group their dump says nothing.
+
+        One of open entries only: they may never have come to what the others wait in, or have finished all of it; where they
+        are as many as those that wait, it is these that were left behind. A ring that is full may have dropped all of it.
+        """
+        records = {
+            m: self.views[m].record for m in info.members if m in self.views and info.key not in self.views[m].rows
+        }
+        silent = {m for m, record in records.items() if record.get("active_only") or not record["groups"]}
+        full = {member for member, record in records.items() if record.get("wrapped")} - silent
+        return full | (silent if len(silent) >= waiting else set())
 
     def _blame(self, unit: Unit, late: list[int], missing: list[int], explained: bool) -> bool:
         """Edges from a unit to those who have not come to it. A member without a dump is blamed only if it can do nothing
@@ -347,10 +363,15 @@ class _Drawing:
     def _root(self, rank: int) -> None:
         if rank in self.incapable:
             self.out.roots[rank] = self.incapable[rank]
-        elif rank not in self.views:
-            self.out.possible.add(rank)
+        elif rank not in self.out.absent or self._failed(rank):
+            self.out.possible.add(rank)  # without a dump, or with one that does not tell
         else:
             self.out.roots[rank] = "device" if rank in self.out.device_stuck else "host"
+
+    def _failed(self, rank: int) -> bool:
+        """Did it wait itself, in what is over and never completed (a time-out, an abort), so that nothing is open on it?"""
+        view = self.views.get(rank)
+        return view is not None and view.head is None and any(row.get("failed") for row in view.rows.values())
 
     def _stalled(self) -> None:
         """The groups in which somebody waits; the one where most do is "the" stalled group."""

@@ -66,6 +66,10 @@ def _why_root(w: Waits, p: Picture, rank: int) -> str:
 
 def _why_possible(ev: Evidence, w: Waits, rank: int) -> str:
     end = ev.derive(ends).get(rank)
+    if rank in w.dumps:
+        if any(row.get("failed") for row in w.dumps[rank].record.get("groups", ())):
+            return "an operation of it is over without having completed: it may have waited in it itself"
+        return "its record does not tell how far it has come in that group"
     return (end.why if end else "") or w.stale.get(rank) or w.silent.get(rank) or "no flight record"
 
 
@@ -385,6 +389,29 @@ def without_exchanges(w: Waits, p: Picture) -> list[int]:
     operation as a finished one (notes/flight-recorder.md 1.2 and 5, p2p), so that a rank that waits in one looks idle."""
     found = [r for r, kind in p.roots.items() if kind == "host" and r in w.dumps and not w.dumps[r].record.get("lib")]
     return sorted(found)
+
+
+@fact("waits.open_s", type="number", unit="s")
+def open_age(ev: Evidence) -> Fact:
+    """How long what the ranks wait in had been open when their records were written, at most: one look at a healthy job
+    meets operations that are open for an instant, and a rank that has just not come to them.
+
+    By the files' own times; copying may have made these younger than the records and never older.
+    """
+
+    def tell(w: Waits, p: Picture) -> Fact:
+        ages = []
+        for rank in p.waiting:
+            head, dump = p.records.views[rank].head, w.dumps.get(rank)
+            if head is not None and head.at is not None and dump is not None and dump.mtime is not None:
+                ages.append(dump.mtime - head.at)
+        if not ages:
+            return unknown(
+                "no waiting rank's record tells when it began to wait and when it was written", provenance=_seen(ev)
+            )
+        return known(round(max(ages), 3), provenance=_seen(ev, p.waiting))
+
+    return _with_picture(ev, tell)
 
 
 @fact("waits.unrecorded", type="number", unit="ranks", parts="rank")

@@ -95,7 +95,7 @@ class Watch:
 def watch(ev: Evidence) -> Watch:
     """To be called through `ev.derive`."""
     logs = _logs(ev)
-    rows = [(n, row) for n, sample in enumerate(logs) for row in _rows(ev, sample)]
+    rows = _one_moment(ev, logs, [(n, row) for n, sample in enumerate(logs) for row in _rows(ev, sample)])
     if not rows:
         return Watch(samples=logs, why="no watchdog of PyTorch says anything in the job log" if logs else "")
     known = any(row["ranks"] for _, row in rows)
@@ -154,6 +154,25 @@ def _rows(ev: Evidence, sample: Sample) -> Iterable[dict[str, Any]]:
         if last is not None and ours is not None and last[0] > ours + AFTER_S:
             continue
         yield told
+
+
+def _one_moment(
+    ev: Evidence, logs: tuple[Sample, ...], rows: list[tuple[int, dict[str, Any]]]
+) -> list[tuple[int, dict[str, Any]]]:
+    """Without the dated rows that are far older than the newest: another attempt's, or another job's in the same folder.
+
+    Rows are compared on our clock, and those of a log whose zone is unknown with each other.
+    """
+    at: list[tuple[object, float] | None] = []
+    for n, row in rows:
+        ours = log_time_of(ev, logs[n], row["last_at"]) if row["dated"] else None
+        told = row["last_at"] if row["dated"] and isinstance(row["last_at"], int | float) else None
+        at.append(("ours", ours) if ours is not None else None if told is None else (n, float(told)))
+    newest: dict[object, float] = {}
+    for clock, when in filter(None, at):
+        newest[clock] = max(when, newest.get(clock, when))
+    far = ev.limit("watchdog_moment_s")
+    return [row for row, when in zip(rows, at) if when is None or when[1] >= newest[when[0]] - far]
 
 
 def log_time_of(ev: Evidence, sample: Sample, at: object) -> float | None:

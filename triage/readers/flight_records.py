@@ -26,7 +26,8 @@ GZIP = b"\x1f\x8b"
 ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".bz2", ".xz", ".zst")
 # Folders that are no host's, whatever they hold.
 NO_HOST = re.compile(
-    r"(?i)(?:attempt|run|try|step|dump|trace|incident|restart|rank|job|look|case|part|old|new)s?[_.-]?\d*|\d+"
+    r"(?i)(?:attempt|run|try|step|dump|trace|incident|restart|rank|job|look|case|part|old|new|stage|shard|group|rack|rail|exp"
+    r"|test|log|data|out|pp|tp|dp|ep|cp|vp|sp|(?:mon|tues|wednes|thurs|fri|satur|sun)day)s?[_.-]?\d*|\d+"
 )
 MOST_UNPACKED = 64 << 20
 MOST_LISTED = 1000
@@ -203,6 +204,7 @@ def _families(found: Iterable[_Found]) -> list[str]:
 def _hosts(chosen: Mapping[int, _Found]) -> dict[int, str]:
     """rank -> the host in its file's name, or its folder where there is one for each node: equal blocks of ranks."""
     told = {rank: m.group("host") for rank, one in chosen.items() if (m := HOST.search(one.name.rsplit("/", 1)[-1]))}
+    told = {rank: host for rank, host in told.items() if not NO_HOST.fullmatch(host)}
     folders: dict[str, list[int]] = {}
     for rank, one in sorted(chosen.items()):
         folders.setdefault(one.name.rpartition("/")[0], []).append(rank)
