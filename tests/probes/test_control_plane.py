@@ -335,7 +335,10 @@ def python_with_torch():
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_pytorchs_own_worker_server_is_proven_and_tells_the_flight_record_and_the_traceback(folder, kind):
     with torch_rank(str(folder / "s") if kind == "unix" else "tcp") as child:
-        found, why = plane.find(Ctx(), child.pid, child.env)
+        end = time.monotonic() + 10.0
+        while (told := plane.find(Ctx(), child.pid, child.env))[0] is None and time.monotonic() < end:
+            time.sleep(0.05)  # its thread may not have come to accept() yet
+        found, why = told
         assert found is not None, why
         trace = ask(found, "dump_traceback", 10.0)
         (row,) = collected([child], poke=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import resource
 import socket
 import subprocess
 import sys
@@ -151,26 +150,26 @@ def place(kind, path, marker):
         special(kind, path)
 
 
-def measured(argv, **more):
-    """(exit code, stdout, stderr, CPU seconds, megabytes of the largest of its processes)."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:  # a parent of its own: the peak of children of this process is of all of them
-        try:
-            os.close(read)
-            done = subprocess.run(argv, capture_output=True, timeout=90, **more)
-            used = resource.getrusage(resource.RUSAGE_CHILDREN)
-            spent = used.ru_utime + used.ru_stime  # not time by the clock: the machine may be busy with other things
-            told = [done.returncode, done.stdout.decode(), done.stderr.decode(), spent, used.ru_maxrss / 1024]
-            with os.fdopen(write, "w") as pipe:
-                json.dump(told, pipe)
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(text)
+MEASURE = """
+import json, resource, subprocess, sys
+argv, env = json.load(sys.stdin)
+done = subprocess.run(argv, capture_output=True, timeout=90, env=env)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+spent = used.ru_utime + used.ru_stime  # not time by the clock: the machine may be busy with other things
+print(json.dumps([done.returncode, done.stdout.decode(), done.stderr.decode(), spent, used.ru_maxrss / 1024]))
+"""
+
+
+def measured(argv, env=None):
+    """(exit code, stdout, stderr, CPU seconds, megabytes of the largest of its processes).
+
+    By a small process of its own: the peak of a child counts what it was forked from, and these tests are large.
+    """
+    told = json.dumps([[str(word) for word in argv], dict(os.environ if env is None else env)])
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", MEASURE], input=told, capture_output=True, text=True, timeout=120
+    )
+    return json.loads(done.stdout)
 
 
 @pytest.fixture

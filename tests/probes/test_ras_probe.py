@@ -66,6 +66,14 @@ def ask(*pids, limit=8.0, **args):
     return data
 
 
+def wears(pid, mark, seconds=5.0):
+    """Wait until a process shows its environment: for a moment within exec it is empty."""
+    end = time.monotonic() + seconds
+    while mark not in Path(f"/proc/{pid}/environ").read_bytes():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_the_report_of_the_jobs_own_process_is_read_where_its_environment_says(start, port):
     data = ask(start())
     assert (data["outcome"], data["address"]) == ("ok", f"127.0.0.1 port {port}")
@@ -76,6 +84,7 @@ def test_a_port_on_which_another_process_listens_is_not_asked(start, port):
     stranger = start(NCCL_RAS_ADDR="localhost:1")
     ours = subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "0", "NCCL_RAS_ADDR": f"localhost:{port}"})
     try:
+        wears(ours.pid, b"NCCL_RAS_ADDR=")
         data = ask(ours.pid)
         assert stranger and (data["outcome"], data["tries"]) == ("no_listener", 0)
         assert data["why"] == f"another job or service listens on port {port}"

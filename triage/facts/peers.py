@@ -59,7 +59,8 @@ def silent_nodes(ev: Evidence) -> dict[str, Sample]:
             quiet.pop(sample.node, None)
         elif sample.probe == "contact":
             quiet[sample.node] = sample
-    return quiet
+    # In the job's order: which of them was given up first is chance.
+    return {node.name: quiet[node.name] for node in ev.job.nodes if node.name in quiet}
 
 
 def answering(ev: Evidence) -> list[Node]:
