@@ -63,7 +63,7 @@ def test_what_once_named_a_healthy_rank_does_not_any_more(seed):
     assert case is None or collective_judge.judge(case) != "WRONG"
 
 
-@pytest.mark.parametrize(("seed", "lost"), [(12001686, 0.05)])
+@pytest.mark.parametrize(("seed", "lost"), [(12001686, 0.05), (37002127, 0.3)])
 def test_what_once_named_a_healthy_rank_with_dumps_lost_does_not_any_more(seed, lost):
     case = collective_judge.case(seed, wide=True, lost=lost)
     assert case is not None and collective_judge.judge(case) != "WRONG"

@@ -55,8 +55,20 @@ def odd_one(records: Records, candidates: Iterable[int]) -> int | None:
                 alone[apart[0]].append(told[apart[0]][1])
     odd = [r for r in suspects if len(alone[r]) >= 2 and len(alone[r]) * 2 >= speak and along[r] <= max(alone[r])]
     if len(odd) == 1 and all(len(alone[rank]) <= 1 for rank in suspects if rank != odd[0]):
-        return odd[0]
+        return odd[0] if _left_its_own(records, odd[0], trails[odd[0]]) else None
     return None
+
+
+def _left_its_own(records: Records, rank: int, own: Trail) -> bool:
+    """Does one of its own groups' members part from it too?
+
+    If they all go along with it as far as they have come, those that part from it run another stage, which may be longer.
+    """
+    view = records.views[rank]
+    keys = {view.keys[g] for g, _ in view.trail()}
+    groups = [records.groups[key].members for key in keys if len(records.groups[key].members) < len(records.views)]
+    mates = {mate for group in groups for mate in islice(group, MOST_WITNESSES) if mate != rank and mate in records.views}
+    return not mates or any(differ(own, trail(records, mate)) for mate in sorted(mates)[:MOST_WITNESSES])
 
 
 def stands_apart(records: Records, rank: int, peers: Iterable[int]) -> bool:

@@ -56,7 +56,7 @@ def canonical(sig: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _moved(dtype: str) -> str:
-    """As what NCCL moves it: a Bool is a Byte to it (ncclUint8; ProcessGroupNCCL's table ncclDataType)."""
+    """As what NCCL moves it: a Bool is a Byte to it (ncclUint8, NCCLUtils.hpp of PyTorch 2.13)."""
     return dtype.replace("Bool", "Byte")
 
 
