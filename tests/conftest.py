@@ -22,6 +22,22 @@ def shared_data() -> Path:
     return SHARED
 
 
+@pytest.fixture
+def served():
+    """Starts fake RAS servers, and stops them."""
+    from ras_server import Server
+
+    made = []
+
+    def serve(*reports, **more):
+        made.append(Server(*reports, **more))
+        return made[-1]
+
+    yield serve
+    for server in made:
+        server.stop()
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     """In CI nothing may skip (a missing tool would hide there for ever): with TRIAGE_NO_SKIPS a skip is a failure."""

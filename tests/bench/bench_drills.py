@@ -6,7 +6,7 @@
 Runs `triage drill SCENARIO --fault F --seed N` and compares the report with what the drill did. Prints a line per miss and a
 table; exits 1 on any miss. Seeds differ between runs, so names, ports and the broken rank do too; a seed repeats its run.
 `--jobs` runs several at once, but for those whose slowness is measured to the percent: they come last, alone. On a machine
-whose cores are crowded a run that accuses nobody wrongly is tried again (column `busy`); a wrong name never is.
+whose cores are crowded a run that is inconclusive is tried again (column `busy`); a wrong name or verdict never is.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ def crowded() -> bool:
     return os.getloadavg()[0] > 3 * len(os.sched_getaffinity(0))
 
 
-def accuses_nobody_else(report: dict[str, Any] | None, truth: dict[str, Any] | None) -> bool:
-    return report is not None and truth is not None and not accused_wrongly(report, truth)
+def only_unsure(scenario: str, report: dict[str, Any] | None, truth: dict[str, Any] | None) -> bool:
+    """Is what is wrong with it that it knows too little, or, where slowness is measured, the percent and not the verdict?"""
+    if report is None or truth is None or accused_wrongly(report, truth):
+        return False
+    said = report["verdict"]["id"]
+    return said == "inconclusive" or (scenario in MEASURED and said == truth["verdict"])
 
 
 def main() -> int:
@@ -101,8 +105,9 @@ def one(
             wrong.append(f"the triage run took {run.truth['investigation_s']:.1f} s (limit {LIMIT_S:.0f} s)")
         if scenario in MEASURED and run.report and run.truth:
             wrong += slow_as_told(run.truth, run.report, run.figures)
-        if wrong and attempt < TRIES - 1 and crowded() and accuses_nobody_else(run.report, run.truth):
-            # Steps that waited for a core tell no healthy step time; then to know nothing is right. Never excused: a name.
+        if wrong and attempt < TRIES - 1 and crowded() and only_unsure(scenario, run.report, run.truth):
+            # Steps that waited for a core tell no healthy step time; then to know nothing is right. Never excused: a wrong
+            # name, or another verdict than "inconclusive".
             print(f"{scenario}/{fault} seed {seed}: {CROWDED}: {'; '.join(wrong)}", file=sys.stderr, flush=True)
             run.figures["too_busy"] = 1.0
             run.drop()

@@ -32,6 +32,11 @@ def test_nobody_is_known_to_be_stopped_where_no_process_was_seen():
     assert World().fact("ranks.stopped_now").value is None
 
 
+def test_a_rank_whose_state_could_not_be_read_is_not_one_that_runs():
+    found = stopped("AB", state=None).fact("ranks.stopped_now")
+    assert found.value is None and "1 of 8" in found.reason
+
+
 def test_a_port_of_the_job_that_loses_its_link_between_the_looks_makes_it_undecided():
     made = Roce(last_ago=0.5, moving=True).shows("gpu002", [*faces()], [*faces(up=False, changes=4)])
     found = made.fact("links.just_down")

@@ -9,25 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from ras_server import Comm, Report, Server
+from ras_server import Comm, Report
 from triage.probes import _ras, _ras_report, _ras_text, ras
 
 from triage.readers.shapes import problem
 
 HERE = [(0, 40), (1, 41)]
-
-
-@pytest.fixture
-def served():
-    made = []
-
-    def serve(*reports, **more):
-        made.append(Server(*reports, **more))
-        return made[-1]
-
-    yield serve
-    for server in made:
-        server.stop()
 
 
 def ask(server, *, limit=5.0, gap=0.2, world=8, procs=HERE, wait=time.sleep):

@@ -14,7 +14,7 @@ import time
 import pytest
 import ras_server
 import ssh_servers
-from ras_server import Comm, Report, Server
+from ras_server import Comm, Report
 from test_real_sshd import SSHD, sshd, transport  # noqa: F401  (a fixture)
 
 from triage import forward
@@ -25,19 +25,6 @@ from triage.readers.shapes import problem
 from triage.transports import local, payload, ssh
 
 RANKS = [{"rank": 0, "pid": 40, "ns_pid": 40}, {"rank": 1, "pid": 41, "ns_pid": 41}]
-
-
-@pytest.fixture
-def served():
-    made = []
-
-    def serve(*reports, **more):
-        made.append(Server(*reports, **more))
-        return made[-1]
-
-    yield serve
-    for server in made:
-        server.stop()
 
 
 def args(port, **more):

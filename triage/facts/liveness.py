@@ -110,6 +110,8 @@ def stopped_now(ev: Evidence) -> Fact:
     if not seen:
         return unknown("no live rank process was seen")
     rows = [row for row in seen if (row.last or row.first) is not None and str(row.state).upper() == "T"]
+    if not rows and (blind := [row for row in seen if row.state is None]):
+        return unknown(f"the state of {len(blind)} of {len(seen)} live ranks could not be read")
     parts = [Part("rank", row.node, row.rank, why=f"its process is stopped (state {row.state}) now") for row in rows]
     return known(parts=parts, provenance=_provenance(ev, rows))
 

@@ -67,7 +67,9 @@ def _left_its_own(records: Records, rank: int, own: Trail) -> bool:
     view = records.views[rank]
     keys = {view.keys[g] for g, _ in view.trail()}
     groups = [records.groups[key].members for key in keys if len(records.groups[key].members) < len(records.views)]
-    mates = {mate for group in groups for mate in islice(group, MOST_WITNESSES) if mate != rank and mate in records.views}
+    mates = {
+        mate for group in groups for mate in islice(group, MOST_WITNESSES) if mate != rank and mate in records.views
+    }
     return not mates or any(differ(own, trail(records, mate)) for mate in sorted(mates)[:MOST_WITNESSES])
 
 

@@ -106,7 +106,7 @@ def agreed(ev: Evidence) -> Fact:
     seen = [other(ev, name) for name in ("waits.by_logs", "ranks.gone_first", "ranks.stopped", "ras.laggards")]
     ranks = {part.rank for each in seen for part in each.parts}
     parts = [part for part in told.parts if part.rank in ranks]
-    if told.parts and not parts and not seen[-1].known:
+    if told.parts and not parts and not all(each.known for each in seen):
         return unknown(f"no other source points at {_many(part.rank or 0 for part in told.parts)}")
     return known(
         parts=parts,
