@@ -93,21 +93,36 @@ def test_where_nobody_listens_the_node_itself_says_why(sshd):  # noqa: F811
     assert "NCCL_RAS_ENABLE=0" in sample.data["why"]
 
 
+def answers(port, daemon, seconds=10.0):
+    """Does this daemon come to listen, before it ends?"""
+    end = time.monotonic() + seconds
+    while daemon.poll() is None and time.monotonic() < end:
+        with socket.socket() as line:
+            if line.connect_ex(("127.0.0.1", port)) == 0:
+                return True
+        time.sleep(0.05)
+    return False
+
+
 @pytest.fixture
 def forwards_nothing(sshd, tmp_path):  # noqa: F811
     """The same server, but without forwarding."""
     folder = sshd["folder"]
     lines = [line for line in (folder / "config").read_text().splitlines() if not line.startswith(("Port", "PidFile"))]
-    port = sshd["port"] + 1
-    (tmp_path / "config").write_text(
-        "\n".join([*lines, f"Port {port}", f"PidFile {tmp_path}/pid", "AllowTcpForwarding no"]) + "\n"
-    )
-    daemon = subprocess.Popen([SSHD, "-D", "-f", tmp_path / "config", "-E", tmp_path / "log"])
     public = (folder / "known_hosts").read_text().split(maxsplit=1)[1]
+    for _ in range(10):  # whoever chose a free port may find it taken a moment later
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        (tmp_path / "config").write_text(
+            "\n".join([*lines, f"Port {port}", f"PidFile {tmp_path}/pid", "AllowTcpForwarding no"]) + "\n"
+        )
+        daemon = subprocess.Popen([SSHD, "-D", "-f", tmp_path / "config", "-E", tmp_path / "log"])
+        if answers(port, daemon):
+            break
+    else:
+        pytest.fail(f"a second sshd does not start here: {(tmp_path / 'log').read_text()[-200:]}")
     (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {public}")
-    time.sleep(0.5)
-    if daemon.poll() is not None:
-        pytest.skip(f"a second sshd does not start here: {(tmp_path / 'log').read_text()[:200]}")
     yield transport(sshd, known_hosts=tmp_path / "known_hosts"), port
     daemon.terminate()
     daemon.wait(5)
