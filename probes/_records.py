@@ -8,6 +8,7 @@ Fooled by   the parts of a batch (batch_isend_irecv, a coalesced collective): Py
 (A file with a leading underscore is no probe; it travels in the payload beside those that need it.)
 """
 
+import itertools
 import re
 
 if __package__:  # read as a part of triage: the operator's side reads files by the same code
@@ -134,12 +135,23 @@ class _Reading(object):
 
     def group(self, told, pg_id):
         """Index of the group that `process_group` names, making it at first sight."""
+        plain = isinstance(told, (list, tuple)) and set(map(type, told)) == {
+            str
+        }  # others are not hashed: see plain_key
+        if plain and tuple(told) in self.index:
+            return self.index[tuple(told)]
+        g = self._group(told, pg_id)
+        if plain:
+            self.index[tuple(told)] = g
+        return g
+
+    def _group(self, told, pg_id):
         if isinstance(told, (list, tuple)) and told and isinstance(told[0], str):
             name, desc = clean(told[0]), clean(told[1]) if len(told) > 1 and isinstance(told[1], str) else ""
         elif isinstance(told, str):
             name, desc = clean(told), ""
         else:
-            name, desc = "pg_id %s" % clean(str(pg_id), 12), ""
+            name, desc = "pg_id %s" % clean(pg_id, 12), ""
         known = self.config.get(name)
         if known is None and desc == "default_pg":
             known = self.config.get("default_pg")
@@ -147,6 +159,8 @@ class _Reading(object):
             if have.name == name and have.desc == desc:
                 return i
         self.groups.append(Group(name, desc or (known[0] if known else ""), known[1] if known else ()))
+        if len(self.groups) > 4096:
+            raise BadDump("more than 4096 process groups")
         return len(self.groups) - 1
 
     def walk(self):
@@ -154,24 +168,17 @@ class _Reading(object):
         bad = 0
         newest = 0
         last_done_group = None
-        for at in _worth_reading(self.entries):
+        order, plain = _worth_reading(self.entries)
+        for at in order:
             e = self.entries[at]
             if type(e) is not dict:
                 bad += 1
                 continue
             get = e.get
             told = get("process_group")
-            try:
-                g = index[told]
-            except (KeyError, TypeError):
+            g = index.get(told) if plain else None
+            if g is None:
                 g = self.group(told, get("pg_id"))
-                if len(groups) > 4096:
-                    raise BadDump("more than 4096 process groups")
-                if type(told) is tuple:
-                    try:
-                        index[told] = g
-                    except TypeError:
-                        pass
             group = groups[g]
             completed = get("state") == DONE_STATE or bool(get("time_discovered_completed_ns"))
             done = completed or get("retired") is True
@@ -366,10 +373,12 @@ class _Reading(object):
 
 
 def _worth_reading(entries):
-    """Indexes of the entries that the record can tell of: a group's newest and its first one, where all between are finished
-    collectives; else all of the group's. (2,000 finished entries cost 0.5 ms so, and 4 ms if each is read.)
+    """(indexes of the entries that the record can tell of, are all their groups told by a tuple of texts?)
+
+    Of a group its newest and its first one, where all between are finished collectives; else all of the group's. (2,000
+    finished entries cost 0.5 ms so, and 4 ms if each is read.)
     """
-    newest, odd = {}, []
+    odd, careful = [], (range(len(entries)), False)
     try:
         # Each entry is touched once: a dump lies all over the memory, and the waiting for it is most of the cost.
         told = [e["process_group"] if e["retired"] is True and e["is_p2p"] is False else None for e in entries]
@@ -378,16 +387,20 @@ def _worth_reading(entries):
             told[at] = e["process_group"]
             if e["is_p2p"] is not False or (e["retired"] is not True and e["state"] != DONE_STATE):
                 odd.append(at)
+        if set(map(type, told)) != {tuple} or set(map(type, itertools.chain.from_iterable(told))) != {str}:
+            return careful
+        newest = {group: [] for group in set(told)}
+        short = len(newest)  # groups of which fewer than TAIL are found yet
         for at in range(len(told) - 1, -1, -1):
-            try:
-                kept = newest[told[at]]
-            except KeyError:
-                newest[told[at]] = [at]
-            else:
-                if len(kept) < TAIL:
-                    kept.append(at)
+            kept = newest[told[at]]
+            if len(kept) < TAIL:
+                kept.append(at)
+                if len(kept) == TAIL:
+                    short -= 1
+                    if not short:
+                        break
     except (KeyError, TypeError):
-        return range(len(entries))  # JSON, or a form that is to be read with care
+        return careful  # JSON, or a form that is to be read with care
     whole_groups = {told[at] for at in odd if at <= newest[told[at]][-1]}
     for group, kept in newest.items():  # coalesced units: many entries of one number
         if len(kept) == TAIL and len({whole(entries[at].get("collective_seq_id")) for at in kept}) <= WINDOW:
@@ -396,4 +409,4 @@ def _worth_reading(entries):
     keep.update(at for group, kept in newest.items() if group not in whole_groups for at in kept)
     if whole_groups:
         keep.update(at for at, group in enumerate(told) if group in whole_groups)
-    return sorted(keep)
+    return sorted(keep), True

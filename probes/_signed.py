@@ -6,6 +6,7 @@ Fooled by   a backend's own spelling of an op; sizes of an all_to_all, which may
 (A file with a leading underscore is no probe; it travels in the payload beside those that need it.)
 """
 
+import operator
 import re
 import zlib
 
@@ -135,30 +136,40 @@ def uneven(op):
     return "all_to_all" in op or "alltoall" in op
 
 
+_SIGNED = operator.itemgetter("profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+_INTS = {int}
 _SEEN = {}  # what entries of one plain tensor have been told as: nearly all of a job's are of a few kinds
 
 
-def entry_signature(e):
-    sin, sout, din, dout = e.get("input_sizes"), e.get("output_sizes"), e.get("input_dtypes"), e.get("output_dtypes")
-    key = text = None
+def plain_key(e):
+    """(operation, input shape, output shape, their dtypes) of an entry with one plain tensor each; None for any other.
+
+    The types are asked first: to hash or to compare what a hostile pickle shares with itself would never end.
+    """
     try:
-        if len(sin) == len(sout) == len(din) == len(dout) == 1:
-            key = (
-                (e["profiling_name"], tuple(sin[0]), tuple(sout[0]), din[0], dout[0])
-                if len(sin[0]) + len(sout[0]) < 16
-                else None
-            )
-            text = _SEEN.get(key)
-    except (KeyError, TypeError):
-        key = None
-    if text is not None:
-        return text
+        name, (sin,), (sout,), (din,), (dout,) = _SIGNED(e)
+        if type(name) is type(din) is type(dout) is str and type(sin) is type(sout) is list:
+            if len(sin) + len(sout) < 16 and set(map(type, sin + sout)) <= _INTS:
+                return name, sin, sout, din, dout
+    except (KeyError, TypeError, ValueError):
+        pass
+    return None
+
+
+def entry_signature(e):
+    key = plain_key(e)
+    if key is not None:
+        key = (key[0], tuple(key[1]), tuple(key[2]), key[3], key[4])
+        if key in _SEEN:
+            return _SEEN[key]
+    din, dout = e.get("input_dtypes"), e.get("output_dtypes")
     op = op_name(e.get("profiling_name"))
     if uneven(op):
         text = "%s|||%s|%s" % (op, dtypes_text(din), dtypes_text(dout))
     else:
-        text = "%s|%s|%s|%s|%s" % (op, shapes_text(sin), shapes_text(sout), dtypes_text(din), dtypes_text(dout))
-    if key is not None and len(_SEEN) < 1024 and all(type(t) is str and len(t) < 96 for t in (key[0], din[0], dout[0])):
+        sizes = shapes_text(e.get("input_sizes")), shapes_text(e.get("output_sizes"))
+        text = "%s|%s|%s|%s|%s" % ((op,) + sizes + (dtypes_text(din), dtypes_text(dout)))
+    if key is not None and len(_SEEN) < 1024 and all(len(key[i]) < 96 for i in (0, 3, 4)):
         _SEEN[key] = text
     return text
 

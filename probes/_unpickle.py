@@ -12,6 +12,7 @@ import gc
 import io
 import json
 import pickle
+import pickletools
 import re
 import resource
 import sys
@@ -20,6 +21,7 @@ MAX_FILE = 64 << 20  # bytes; 20,000 entries with stacks are about 20 MB
 MAX_CONTAINERS = 3000000  # lists and dicts in one pickle; 20,000 entries hold about 250,000
 MAX_PLAIN = 24 << 20  # bytes of a pickle that are no strings: 200,000 entries; a number of three bytes becomes 36
 MAX_STRINGS = 1000000  # 20,000 entries hold some 200,000; a second of checking
+MAX_TUPLES = 8  # levels of tuples in tuples
 MAX_ITEMS = 6000000  # commas of a JSON; 20,000 entries hold about 2,000,000
 _LONG_NUMBER = re.compile(rb"\d{400}")
 
@@ -74,8 +76,59 @@ def harmless_unread():
     return bounded and sys.version_info >= (3, 11)
 
 
+_TUPLE_KEPT = re.compile(rb"[\x85-\x87t](?:q(.)|r(.{4})|(\x94))", re.S)  # a tuple, and the memo's place that it gets
+_TUPLE_OF_KEPT = re.compile(rb"(?:h(.)|j(.{4}))[\x85-\x87t]", re.S)
+
+
+def check_tuples(raw):
+    """Raises BadDump where tuples hold tuples that hold tuples...: as a key of a map they are hashed, which never ends.
+
+    A dump has tuples of two texts. Only where one may hold another (by two quick searches, which may err on that side) the
+    opcodes are followed one by one.
+    """
+    kept = {match.group(1) or match.group(2) for match in _TUPLE_KEPT.finditer(raw)}
+    if None in kept or not kept.isdisjoint(m.group(1) or m.group(2) for m in _TUPLE_OF_KEPT.finditer(raw)):
+        _follow(raw)
+
+
+def _follow(raw):
+    stack, marks, memo = [], [], {}  # of each value: how deep are tuples nested in it? (lists and maps have no hash)
+    for opcode, arg, _ in pickletools.genops(raw):
+        name = opcode.name
+        if name == "MARK":
+            marks.append(len(stack))
+        elif name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
+            at = marks.pop() if name == "TUPLE" else len(stack) - int(name[-1])
+            depth = 1 + max(stack[at:], default=0)
+            if depth > MAX_TUPLES:
+                raise BadDump("refused: tuples nested in tuples, and a dump holds none")
+            stack[at:] = [depth]
+        elif name in ("LIST", "DICT"):
+            at = marks.pop()
+            stack[at:] = [0]
+        elif name in ("SETITEMS", "APPENDS"):
+            del stack[marks.pop() :]
+        elif name in ("SETITEM", "APPEND"):
+            del stack[-2 if name == "SETITEM" else -1 :]
+        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            memo[len(memo) if arg is None else arg] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[arg])
+        elif name not in ("PROTO", "FRAME", "STOP"):
+            stack.append(0)
+
+
 def check_pickle(raw):
     """Raises BadDump unless these bytes are a complete pickle of plain values (5 ms for 2,000 entries)."""
+    check_opcodes(raw)
+    try:
+        check_tuples(raw)
+    except (IndexError, KeyError, ValueError) as error:
+        raise error if isinstance(error, BadDump) else BadDump("its opcodes make no sense (%s)" % type(error).__name__)
+
+
+def check_opcodes(raw):
+    """Raises BadDump at the first opcode that builds no plain value, and where there are more of them than in any dump."""
     if raw.count(b"]") + raw.count(b"}") > MAX_CONTAINERS:
         raise BadDump("refused: more than %d lists in one pickle" % MAX_CONTAINERS)
     at, end, plain, strings = 0, len(raw), 0, 0
@@ -148,8 +201,10 @@ def looks_finished(raw_tail):
 
 
 def clean(text, limit=64):
-    """Bounded text without control characters: a dump is untrusted input."""
-    text = text if isinstance(text, str) else repr(text)[: limit * 4]
+    """Bounded text without control characters: a dump is untrusted input, and only a plain value is written out."""
+    if not isinstance(text, str):
+        plain = text is None or type(text) in (bool, float) or (type(text) is int and -(1 << 64) < text < 1 << 64)
+        text = repr(text) if plain else "<%s>" % type(text).__name__
     text = text[:limit]
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 

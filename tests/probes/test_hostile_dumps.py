@@ -42,6 +42,41 @@ def knot(depth=60):
     }
 
 
+def tuples(depth=60):
+    """The same of tuples, which have a hash: it would be computed for ever."""
+    inner = ("x",)
+    for _ in range(depth):
+        inner = (inner, inner)
+    return inner
+
+
+def knotted(place, value):
+    """A dump that is fine but for the one value of each of its entries, made anew for each."""
+    entry = {
+        "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 1, "p2p_seq_id": 0, "op_id": 1,
+        "profiling_name": "nccl:all_reduce", "time_created_ns": 1, "input_sizes": [[1]], "output_sizes": [[1]],
+        "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "completed", "retired": True, "is_p2p": False,
+    }  # fmt: skip
+    entries = [{**entry, "record_id": n, "collective_seq_id": n + 1, place: value()} for n in range(3)]
+    return {
+        "version": "2.10",
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0]"}},
+        "pg_status": {},
+        "entries": entries,
+    }
+
+
+PLACES = (
+    "record_id pg_id process_group collective_seq_id p2p_seq_id profiling_name time_created_ns input_sizes output_sizes "
+    "input_dtypes output_dtypes state retired is_p2p timeout_ms"
+).split()
+KNOTS = {
+    "lists": lambda: knot()["entries"][0]["process_group"],
+    "tuples": tuples,
+    "a list of tuples": lambda: [[tuples()]],
+}
+
+
 def around(value):
     """A whole dump with this in every place that is read."""
     entry = dict.fromkeys(
@@ -99,6 +134,11 @@ TEXTS = {
     "json nested ten thousand deep": lambda p: b"[" * 10_000 + b"]" * 10_000,
     "json nested a million deep": lambda p: b'{"entries":' * 1_000_000,
     "a knot of shared lists": lambda p: pickle.dumps(knot(), 2),
+    "a knot of tuples as a key": lambda p: b"\x80\x02}N\x85q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60)) + b"Ns.",
+    "a knot of tuples as a key, protocol 4": lambda p: b"\x80\x04}N\x85\x94" + b"".join(b"h%ch%c\x86\x94" % (n, n) for n in range(60)) + b"Ns.",
+    "a knot of marked tuples as a key": lambda p: b"\x80\x02}N\x85q\x00" + b"".join(b"(h%ch%ctq%c" % (n, n, n + 1) for n in range(60)) + b"Ns.",
+    "a knot in the library's version": lambda p: pickle.dumps({"version": "2.10", "comm_lib_version": knot()["entries"], "entries": []}, 2),
+    "a knot in a group's description": lambda p: pickle.dumps({"version": "2.10", "pg_config": {"0": {"desc": knot()["entries"], "name": "0"}}, "entries": []}, 2),
     "a list that holds itself": lambda p: b"\x80\x02}(X\x07\x00\x00\x00entries]q\x00h\x00aX\x07\x00\x00\x00versionh\x00u.",
     "60 MB of small numbers": lambda p: b"\x80\x02](" + b"M\x01\x02" * (20 << 20) + b"e.",
     "60 MB of small strings": lambda p: b"\x80\x04](" + b"\x8c\x02ab" * (15 << 20) + b"e.",
@@ -148,6 +188,24 @@ def place(kind, path, marker):
         path.write_bytes(TEXTS[kind](marker))
     else:
         special(kind, path)
+
+
+READ = """
+import sys
+from triage.probes import _records
+try:
+    _records.read_dump(sys.stdin.buffer.read(), 0)
+except _records.BadDump:
+    pass
+"""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_pickle_shares_with_itself_a_billionfold_is_neither_hashed_nor_compared_nor_written(place):
+    for what, value in KNOTS.items():
+        raw = pickle.dumps(knotted(place, value), 2)
+        done = subprocess.run([sys.executable, "-c", READ], input=raw, timeout=30, capture_output=True, cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, b""), what
 
 
 MEASURE = """
