@@ -66,10 +66,10 @@ def knotted(place, value):
     }
 
 
-PLACES = (
-    "record_id pg_id process_group collective_seq_id p2p_seq_id profiling_name time_created_ns input_sizes output_sizes "
-    "input_dtypes output_dtypes state retired is_p2p timeout_ms"
-).split()
+PLACES = [
+    "record_id", "pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "time_created_ns", "input_sizes",
+    "output_sizes", "input_dtypes", "output_dtypes", "state", "retired", "is_p2p", "timeout_ms",
+]  # fmt: skip
 KNOTS = {
     "lists": lambda: knot()["entries"][0]["process_group"],
     "tuples": tuples,
