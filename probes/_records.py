@@ -8,7 +8,6 @@ Fooled by   the parts of a batch (batch_isend_irecv, a coalesced collective): Py
 (A file with a leading underscore is no probe; it travels in the payload beside those that need it.)
 """
 
-import itertools
 import re
 
 if __package__:  # read as a part of triage: the operator's side reads files by the same code
@@ -176,7 +175,7 @@ class _Reading(object):
                 continue
             get = e.get
             told = get("process_group")
-            g = index.get(told) if plain else None
+            g = index.get(told) if plain and len(told) == 2 and type(told[1]) is str else None
             if g is None:
                 g = self.group(told, get("pg_id"))
             group = groups[g]
@@ -373,7 +372,7 @@ class _Reading(object):
 
 
 def _worth_reading(entries):
-    """(indexes of the entries that the record can tell of, are all their groups told by a tuple of texts?)
+    """(indexes of the entries that the record can tell of, are all their groups named by texts?)
 
     Of a group its newest and its first one, where all between are finished collectives; else all of the group's. (2,000
     finished entries cost 0.5 ms so, and 4 ms if each is read.)
@@ -381,14 +380,16 @@ def _worth_reading(entries):
     odd, careful = [], (range(len(entries)), False)
     try:
         # Each entry is touched once: a dump lies all over the memory, and the waiting for it is most of the cost.
-        told = [e["process_group"] if e["retired"] is True and e["is_p2p"] is False else None for e in entries]
+        # Within a process a group's name is unique; what it is called besides is read of what is kept.
+        if type(entries[-1]["process_group"]) is not tuple:
+            return careful
+        told = [e["process_group"][0] if e["retired"] is True and e["is_p2p"] is False else None for e in entries]
         for at in [at for at, group in enumerate(told) if group is None]:
             e = entries[at]
-            told[at] = e["process_group"]
+            told[at] = e["process_group"][0]
             if e["is_p2p"] is not False or (e["retired"] is not True and e["state"] != DONE_STATE):
                 odd.append(at)
-        if set(map(type, told)) != {tuple} or set(map(type, itertools.chain.from_iterable(told))) != {str}:
-            return careful
+        "".join(told)  # are they texts? (see plain_key)
         newest = {group: [] for group in set(told)}
         short = len(newest)  # groups of which fewer than TAIL are found yet
         for at in range(len(told) - 1, -1, -1):
@@ -399,7 +400,7 @@ def _worth_reading(entries):
                     short -= 1
                     if not short:
                         break
-    except (KeyError, TypeError):
+    except (LookupError, TypeError):
         return careful  # JSON, or a form that is to be read with care
     whole_groups = {told[at] for at in odd if at <= newest[told[at]][-1]}
     for group, kept in newest.items():  # coalesced units: many entries of one number

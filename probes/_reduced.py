@@ -8,10 +8,10 @@ Output   the record whose shape is told at `_records.reduce_dump`.
 import json
 
 if __package__:  # read as a part of triage: the operator's side reads files by the same code
-    from ._signed import entry_signature, fold, op_name, plain_key, shapes_text, uneven, unit_signature
+    from ._signed import entry_signature, fold, op_name, plain_key, shapes_text, signed, uneven, unit_signature
     from ._unpickle import BadDump, clean, whole
 else:  # beside a probe, or in the payload
-    from _signed import entry_signature, fold, op_name, plain_key, shapes_text, uneven, unit_signature
+    from _signed import entry_signature, fold, op_name, plain_key, shapes_text, signed, uneven, unit_signature
     from _unpickle import BadDump, clean, whole
 
 MAX_RECORD = 4096  # bytes of a reduced dump as JSON
@@ -53,14 +53,17 @@ def _record(read, version, kind, window, max_open, max_idle, max_pairs):
         return read.group(e.get("process_group"), e.get("pg_id"))
 
     def sig(first, last, g):
-        key = plain_key(entries[first]) if first == last else None
-        if (
-            key is not None and key == newest[0]
-        ):  # most often the operation before: five times cheaper than to tell it anew
-            return newest[1]
-        n = told(first, last, g)
-        newest[:] = key, n
-        return n
+        if first != last:
+            return told(first, last, g)
+        try:
+            key = signed(entries[first])
+        except KeyError:
+            key = None
+        if key is None or key != newest[0]:  # most often the operation before: five times cheaper than to tell it anew
+            n = told(first, last, g)
+            # Compared with plain values only: what a hostile pickle shares with itself would be compared for ever.
+            newest[:] = (key if key and plain_key(entries[first]) else None), n
+        return newest[1]
 
     def told(first, last, g):
         text = entry_signature(entries[first]) if first == last else unit_signature(entries, first, last, g, of_group)

@@ -136,7 +136,7 @@ def uneven(op):
     return "all_to_all" in op or "alltoall" in op
 
 
-_SIGNED = operator.itemgetter("profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+signed = operator.itemgetter("profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
 _INTS = {int}
 _SEEN = {}  # what entries of one plain tensor have been told as: nearly all of a job's are of a few kinds
 
@@ -147,7 +147,7 @@ def plain_key(e):
     The types are asked first: to hash or to compare what a hostile pickle shares with itself would never end.
     """
     try:
-        name, (sin,), (sout,), (din,), (dout,) = _SIGNED(e)
+        name, (sin,), (sout,), (din,), (dout,) = signed(e)
         if type(name) is type(din) is type(dout) is str and type(sin) is type(sout) is list:
             if len(sin) + len(sout) < 16 and set(map(type, sin + sout)) <= _INTS:
                 return name, sin, sout, din, dout
