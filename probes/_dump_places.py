@@ -28,9 +28,6 @@ NAMES = (
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_WORKER_SERVER_SOCKET"
 ).split()
 
-SET_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
-WRAPPERS = frozenset("sh bash dash zsh srun slurmstepd numactl env timeout tini dumb-init".split())
-
 
 def parse_environ(data):
     env = {}
@@ -112,45 +109,14 @@ def read_stat(ctx, pid, boot):
     )
 
 
-def rank_of(env):
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"):
-        if name in env:
-            return _records().whole(env[name])
-    return None
+def find_ranks(ctx):
+    """(rank, pid) of all ranks of this node, found as the ranks probe finds them."""
+    import _processes
 
-
-def find_ranks(ctx, boot):
-    """Ranks by the environment of all processes: the topmost of those that share a rank set and a number."""
-    found = {}
-    for name in ctx.listdir(ctx.procfs):
-        if not name.isdigit():
-            continue
-        data = ctx.read_bytes(ctx.proc(name + "/environ"), 1 << 17)
-        if not data or (b"RANK=" not in data and b"SLURM_PROCID=" not in data):
-            continue
-        env = parse_environ(data)
-        rank, told = rank_of(env), read_stat(ctx, int(name), boot)
-        if rank is not None and 0 <= rank < 1000000 and told and told[0] not in ("Z", "X"):
-            key = (rank,) + tuple(env.get(n) for n in SET_NAMES)
-            found[int(name)] = (key, env, told)
-    tops = {}
-    for pid in sorted(found):
-        key, env, told = found[pid]
-        comm = (ctx.read(ctx.proc("%d/comm" % pid), 64) or "").strip()
-        if comm in WRAPPERS:
-            continue  # a wrapper: the rank is below it
-        parent = found.get(told[1])
-        while parent and parent[0] == key:
-            above = (ctx.read(ctx.proc("%d/comm" % told[1]), 64) or "").strip()
-            if above not in WRAPPERS:
-                break
-            told = parent[2]
-            parent = found.get(told[1])
-        if parent and parent[0] == key:
-            continue
-        if key not in tops or (found[pid][2][2] or 0) < (found[tops[key]][2][2] or 0):
-            tops[key] = pid
-    return [(found[pid][0][0], pid) for pid in sorted(tops.values())]
+    procs, _, _, _ = _processes.read_table(ctx)
+    _processes.set_keys(procs)
+    found, _, _ = _processes.find_ranks(procs)
+    return sorted((proc.key[-1], proc.pid) for proc, _ in found if proc.state not in ("Z", "X"))
 
 
 def places(ctx):
@@ -160,7 +126,7 @@ def places(ctx):
         pairs = [(_records().whole(r.get("rank")), _records().whole(r.get("pid"))) for r in told if isinstance(r, dict)]
         pairs = [(rank, pid) for rank, pid in pairs if rank is not None and pid is not None and pid > 0]
     else:
-        pairs = find_ranks(ctx, boot)
+        pairs = find_ranks(ctx)
     out = []
     for rank, pid in pairs[:256]:
         place = Place(rank, pid)

@@ -443,7 +443,8 @@ class Node:
         (home / "comm").write_text(comm + "\n")
         fields = ["0"] * 40
         fields[0], fields[1], fields[19] = state, str(ppid), str((start - BOOT) * HERTZ)
-        (home / "stat").write_text(f"{pid} (a (b) c) {' '.join(fields)}\n")
+        name = "a (b) c" if comm == "python" else comm
+        (home / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
         return pid
 
     def file(self, path, content, mtime=T0 + 50):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triage.probes import ranks
+from triage.probes import _processes, ranks
 from triage.probes._probe import Ctx
 
 SLEEP = "import time; time.sleep(60)"
@@ -236,7 +236,7 @@ def test_secrets_in_the_environment_never_leave_the_node(run_id, start) -> None:
     start(python(SLEEP), rank_env(run_id, 0, WANDB_API_KEY="hunter2-secret", NCCL_DEBUG="INFO\x1b[31m" + "x" * 5000))
     rows = until(lambda: look(run_id)["ranks"])
     assert "hunter2" not in json.dumps(rows)
-    assert set(rows[0]["env"]) <= set(ranks.ENV_NAMES)
+    assert set(rows[0]["env"]) <= set(_processes.ENV_NAMES)
     assert "\x1b" not in rows[0]["env"]["NCCL_DEBUG"] and len(rows[0]["env"]["NCCL_DEBUG"]) <= 256
 
 
@@ -459,7 +459,7 @@ def test_a_rank_that_is_no_number_is_no_rank(procfs, value) -> None:
 
 
 def test_the_first_of_two_equal_names_in_an_environment_wins_as_in_getenv() -> None:
-    assert ranks.parse_environ(b"RANK=3\0RANK=4\0FOO\0=x\0\0")["RANK"] == "3"
+    assert _processes.parse_environ(b"RANK=3\0RANK=4\0FOO\0=x\0\0")["RANK"] == "3"
 
 
 def test_hidepid_is_read_in_both_spellings() -> None:
