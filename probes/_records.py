@@ -79,6 +79,7 @@ def reduce_dump(obj, rank, kind="pickle", cache=None):
                  "first_open": smallest open number, "last_done": newest finished, "first": oldest kept number,
                  "unsure": a number that is over but perhaps failed, "failed": true if it surely did not complete, "p2p": true where it has sends,
                  "batched": true where these go in batches,
+                 "pace": [units, gap, wait, length], medians in ms of its last finished units (see _reduced._pace),
                  "status": [enqueued, completed] of pg_status,
                  "win": "39353:0*6,1*6;..." the last units: start number, then signature * count}],
      "sigs": ["all_reduce|8x4|8x4|Float|Float", ...] (the parts of a coalesced unit are joined by "+"),

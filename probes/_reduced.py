@@ -19,6 +19,9 @@ WINDOW = 64  # units of a group, and of the order trail, that are kept
 MAX_OPEN = 8  # open units told in full
 MAX_GROUPS = 48
 MAX_PAIRS = 48
+MIN_PACE = 20  # units of which a median of times is told (notes/flight-recorder.md 6, point 8)
+PACE = 32  # and of how many at most
+MOST_MS = 3600000.0  # a wait or gap of more than an hour is a broken clock
 
 
 def fit(read, version, kind):
@@ -101,7 +104,7 @@ def _record(read, version, kind, window, max_open, max_idle, max_pairs):
 
 def _row(read, g, group, window, sig):
     row = {"name": group.name, "desc": group.desc, "ranks": fold(group.members)}
-    seqs, done = group.seqs, group.done
+    entries, seqs, done = read.entries, group.seqs, group.done
     if seqs:
         open_seqs = [s for s, over in zip(seqs, done) if not over]
         over = [s for s, over in zip(seqs, done) if over]
@@ -119,6 +122,9 @@ def _row(read, g, group, window, sig):
         row["win"] = row.get("win", "") + _window(
             [seqs[i] for i in kept], [sig(group.upto[i][0], group.upto[i][1], g) for i in kept]
         )
+        pace = _pace(entries, group, max(start, len(seqs) - PACE))
+        if pace:
+            row["pace"] = pace
     if group.unsure is not None:
         row["unsure"] = group.unsure
         if read.any_state:
@@ -131,6 +137,42 @@ def _row(read, g, group, window, sig):
     if pg_id in read.status and read.bridge.get(pg_id, group.name) == group.name:
         row["status"] = list(read.status[pg_id])
     return row
+
+
+def _pace(entries, group, start):
+    """[units, gap, wait, length]: medians in ms over the last finished units of a group; None where fewer than MIN_PACE tell.
+
+    gap      from the moment that one was noticed to be finished until the next was enqueued: what the rank did in between
+    wait     from the enqueueing to the noticing: short on the rank for which the others wait
+    length   of the operation itself, where PyTorch measured it (TORCH_NCCL_ENABLE_TIMING)
+    All on the rank's own clock (notes/flight-recorder.md 6, point 8). The watchdog notices every 100 ms, and a host that
+    runs ahead of its GPU has gaps below zero.
+    """
+    gaps, waits, lengths = [], [], []
+    before = None  # (number, noticed)
+    for i in range(start, len(group.seqs)):
+        at, last = group.upto[i]
+        if at != last or not group.done[i]:
+            before = None
+            continue
+        e = entries[at]
+        made, noticed, length = e.get("time_created_ns"), e.get("time_discovered_completed_ns"), e.get("duration_ms")
+        if type(length) is float and 0.0 <= length < MOST_MS:
+            lengths.append(length)
+        if type(made) is not int or type(noticed) is not int or not 0 <= noticed - made < MOST_MS * 1e6:
+            before = None
+            continue
+        waits.append(noticed - made)
+        if before is not None and before[0] + 1 == group.seqs[i] and abs(made - before[1]) < MOST_MS * 1e6:
+            gaps.append(made - before[1])
+        before = group.seqs[i], noticed
+    if max(len(waits), len(lengths)) < MIN_PACE:
+        return None
+    return [max(len(waits), len(lengths)), _median(gaps, 1e6), _median(waits, 1e6), _median(lengths, 1.0)]
+
+
+def _median(values, scale):
+    return round(sorted(values)[len(values) // 2] / scale, 2) if len(values) >= MIN_PACE - 1 else None
 
 
 def _window(seqs, sigs):
