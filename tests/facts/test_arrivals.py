@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from triage.probes import _records
 from written_dumps import GROUPS, ranks_of
 from written_evidence import NOW, World
 
-from triage.probes import _records
 from triage.readers.shapes import problem
 
 MS = 1_000_000
