@@ -205,7 +205,8 @@ DUMP = record(
             each(
                 record(
                     {"name": must(WORD), "desc": WORD, "ranks": must(members), "enq": SEQ, "first": SEQ, "first_open": SEQ,
-                     "last_done": SEQ, "unsure": SEQ, "failed": flag, "p2p": flag, "status": row(SEQ, SEQ), "win": LINE}
+                     "last_done": SEQ, "unsure": SEQ, "failed": flag, "p2p": flag, "status": row(SEQ, SEQ), "win": LINE,
+                     "pace": row(COUNT, maybe(SPAN), maybe(SPAN), maybe(SPAN))}
                 )
             )
         ),
