@@ -169,6 +169,10 @@ class Ctx(object):
         code = None if why else child.wait()
         return code, texts[0].decode("utf-8", "replace"), why or texts[1].decode("utf-8", "replace")
 
+    def stream(self, argv, timeout_s):
+        """The standard output of a command of the host, piece by piece; see Stream. Empty below another root."""
+        return Stream(argv, min(timeout_s, self.left()) if self.real else 0.0, self.real)
+
     def _tell_denied(self, path, exc):
         if getattr(exc, "errno", None) in (errno.EACCES, errno.EPERM) and not self._told_denied:
             self._told_denied = True
@@ -196,6 +200,63 @@ def _drain(child, until, limit):
             return texts, "no end after its time limit"
         time.sleep(0.002)
     return texts, ""
+
+
+class Stream(object):
+    """Pieces (bytes) of what a command writes, never all of it in memory: a kernel log may be 100 MB.
+
+    code   its exit status once it has ended by itself, else None
+    why    why it was given up on or not begun, "" if it was not
+    err    the first of its standard error
+    """
+
+    MOST_ERR = 4096
+
+    def __init__(self, argv, timeout_s, real=True):
+        self.code, self.why, self.err, self.child = None, "" if real else "not run: other root", "", None
+        self.until = time.monotonic() + timeout_s
+        if not real:
+            return
+        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin", "LC_ALL": "C", "TZ": "UTC"}
+        try:
+            self.child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd="/"
+            )
+        except (OSError, ValueError) as exc:
+            self.why = "%s: %s" % (argv[0], exc)
+
+    def __iter__(self):
+        if self.child is None:
+            return
+        said, pipes = b"", {self.child.stdout.fileno(), self.child.stderr.fileno()}
+        out = self.child.stdout.fileno()
+        try:
+            while pipes:
+                left = self.until - time.monotonic()
+                ready = select.select(list(pipes), [], [], left)[0] if left > 0 else []
+                if not ready:
+                    self.why = "no end after its time limit"
+                    return
+                for fd in ready:
+                    piece = os.read(fd, 1 << 16)
+                    if not piece:
+                        pipes.discard(fd)
+                    elif fd == out:
+                        yield piece
+                    elif len(said) < self.MOST_ERR:
+                        said += piece
+            while self.child.poll() is None and time.monotonic() < self.until:
+                time.sleep(0.002)
+            self.code = self.child.poll()
+            self.why = "" if self.code is not None else "no end after its time limit"
+        finally:
+            # Whoever has read enough, or waited enough, ends it.
+            if self.child.poll() is None:
+                self.child.kill()
+                self.child.wait()
+            self.child.stdout.close()
+            self.child.stderr.close()
+            self.err = said.decode("utf-8", "replace")
 
 
 def roots(env):

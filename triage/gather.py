@@ -136,9 +136,23 @@ class Fleet:
         waiting = dict.fromkeys(self._links, frozenset(("contact",)))
         return self._collect(_CONTACT, "open", "A", waiting, deadline, limit_s)
 
-    def look(self, look: str, probes: Mapping[str, Args], limit_s: float) -> list[Sample]:
-        """Ask every node the same probes: exactly one record per node and probe (and those of "wire")."""
-        return self._request(look, dict.fromkeys(self._links, probes), limit_s)
+    def look(
+        self,
+        look: str,
+        probes: Mapping[str, Args],
+        limit_s: float,
+        args_by_node: Mapping[str, Mapping[str, Args]] | None = None,
+    ) -> list[Sample]:
+        """Ask every node the same probes: exactly one record per node and probe (and those of "wire").
+
+        args_by_node   node -> {probe: args} in the place of the common ones; probes that are not asked are not added
+        """
+        own = args_by_node or {}
+        wanted = {
+            node: {name: own.get(node, {}).get(name, args) for name, args in probes.items()} if node in own else probes
+            for node in self._links
+        }
+        return self._request(look, wanted, limit_s)
 
     def ask(
         self,

@@ -39,8 +39,8 @@ RUN_S, RUN_LARGE_S, LARGE_NODES = 60.0, 120.0, 128
 
 LOOKS = {"A": "first look", "B": "second look", "C": "flight recorders read"}
 
-CHEAP_A = ("reach", "ranks", "kernel", "nic", "steps")
-CHEAP_B = ("ranks", "nic", "steps")
+CHEAP_A = ("reach", "ranks", "kernel", "nic", "gpu", "steps")
+CHEAP_B = ("ranks", "nic", "gpu", "steps")
 
 
 @dataclass(frozen=True)
@@ -285,8 +285,19 @@ def _gather(run: _Run, fleet: Any) -> None:
     if path:
         run.keep(ownlog.read(path, "B", started, stood_still=stood_still))
     own = any(s.probe == "joblog" and not s.node and s.status == "ok" for s in run.samples)
-    fleet.look("B", _args(run, CHEAP_B, with_log=not own), min(LOOK_B_S, run.left()))
+    fleet.look("B", _args(run, CHEAP_B, with_log=not own), min(LOOK_B_S, run.left()), _without_hung_gpus(run))
     run.phase("look_b", since)
+
+
+def _without_hung_gpus(run: _Run) -> dict[str, dict[str, dict[str, Any]]]:
+    """What the second look asks otherwise of some nodes: a GPU that has hung once costs its node the whole of the limit."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for sample in run.samples:
+        if sample.probe == "gpu" and sample.node and sample.status == "ok":
+            hung = [gpu["bdf"] for gpu in sample.data.get("gpus", ()) if gpu.get("status") == "hung" and gpu.get("bdf")]
+            if hung:
+                found[sample.node] = {"gpu": {"skip": hung}}
+    return found
 
 
 def _args(run: _Run, names: tuple[str, ...], *, with_log: bool) -> dict[str, dict[str, Any]]:

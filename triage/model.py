@@ -102,7 +102,7 @@ class Part:
         if self.kind == "rank":
             return f"rank {self.rank}{where}"
         if self.kind == "gpu":
-            return f"gpu {self.gpu}{where}"
+            return f"gpu {self.name or '?' if self.gpu is None else self.gpu}{where}"
         if self.kind in ("nic", "link"):
             return f"{self.kind} {self.nic or self.name}{where}"
         if self.kind == "node":

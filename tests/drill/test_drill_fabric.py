@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from drill_helpers import wait_for
 from triage.probes import nic
+from triage.probes._nic_counters import whole
 from triage.probes._probe import Ctx
 
 from triage.drill import cards, fabric
@@ -214,7 +215,7 @@ def test_callers_who_say_nothing_or_nonsense_do_no_harm(wire: Wire) -> None:
 def test_the_probe_sees_one_port_twice_and_payload_on_the_rdma_device_alone(wire: Wire) -> None:
     def look(end: End) -> dict[str, dict[str, object]]:
         end.card.write_counters()
-        return {told["name"]: told for told in nic.collect(Ctx(sysfs=str(end.sysfs)))["nics"]}
+        return {told["name"]: told for told in whole(nic.collect(Ctx(sysfs=str(end.sysfs), procfs=str(end.sysfs))))}
 
     before = look(wire.left), look(wire.right)
     sent = 0
@@ -254,7 +255,8 @@ def test_link_downed_sticks_at_its_maximum_as_the_real_one_does(tmp_path: Path) 
     end.card.link_downed = 253
     for _ in range(4):
         end.card.count_only()
-    (port,) = (told for told in nic.collect(Ctx(sysfs=str(end.sysfs)))["nics"] if told["name"] == "mlx5_3")
+    answer = nic.collect(Ctx(sysfs=str(end.sysfs), procfs=str(end.sysfs)))  # no process names a device: all are read
+    (port,) = (told for told in whole(answer) if told["name"] == "mlx5_3")
     assert port["counters"]["link_downed"] == 255 and port["saturated"] == ["link_downed"]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from drill_helpers import alive, connect, moving, open_operations, poke, still, told_on_nodes, wait_for
 from triage.probes import kernel, nic
+from triage.probes._nic_counters import whole
 from triage.probes._probe import Ctx
 
 from triage.drill.cluster import Cluster
@@ -26,8 +27,8 @@ def cluster() -> Iterator[Cluster]:
 
 def ports(cluster: Cluster, node: str) -> dict[str, dict[str, Any]]:
     """What the probe says of the ports of a node, by name."""
-    found = nic.collect(Ctx(sysfs=str(cluster.plan.node_folder(node) / "sys")))["nics"]
-    return {port["name"]: port for port in found}
+    roots = {f"{kind}fs": str(cluster.plan.node_folder(node) / kind) for kind in ("proc", "sys")}
+    return {port["name"]: port for port in whole(nic.collect(Ctx(**roots)))}
 
 
 def kernel_lines(cluster: Cluster, node: str, name: str) -> list[tuple[float, str]]:
@@ -120,7 +121,8 @@ def test_a_cut_longer_than_the_retries_is_never_recovered_from_though_the_link_i
     now = ports(cluster, node)
     assert (now[plan.hca]["state"], now[plan.hca]["phys_state"], now[plan.nic]["carrier"]) == ("ACTIVE", "LinkUp", 1)
     dumps = [open_operations(poke(cluster, rank)) for rank in range(2)]
-    assert dumps[0] == dumps[1] and len(dumps[0]) == 1  # both have joined, nobody finishes
+    # Nobody finishes. A cut in the middle of one leaves it done on one side and open on the other.
+    assert [len(dump) for dump in dumps] == [1, 1] and abs(dumps[0][0][1] - dumps[1][0][1]) <= 1
     # The path to a peer is named by whoever sent to it; the port's own node also tells of the port.
     lines = nccl_lines(cluster, "status=12")
     known = {rank: f"from peer 127.0.0.1<{address(cluster, 1 - rank)[1]}> " for rank in range(2)}

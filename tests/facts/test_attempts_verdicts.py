@@ -18,7 +18,7 @@ def told(w):
 
 def test_an_ended_attempt_is_diagnosed_from_the_job_log_and_the_kernel_log_alone():
     w = oom_world()
-    assert told(w) == ("dead_rank/oom", [("gpu003", 5)], "high")
+    assert told(w) == ("dead_rank/oom_kill", [("gpu003", 5)], "high")
     found = report(w)
     assert found.state == "ended" and found.exit_code == 10 and not found.victims
     assert {line.fact for line in found.evidence} >= {"hard.oom"}
@@ -32,7 +32,7 @@ def test_an_ended_attempt_whose_rank_told_its_exception_is_diagnosed_with_less_c
         steps(1, 50, LAST),
         ['[rank5]: KeyError: "labels"', failed(LAST + 4, 1, 1, 4005), *block(LAST + 4, "gpu003", 5, 1, 1, 4005)],
     )
-    assert told(w)[:2] == ("dead_rank/raised", [("gpu003", 5)])
+    assert told(w)[:2] == ("dead_rank/exception", [("gpu003", 5)])
     assert report(w).mitigation["recommended"]["fix_first"]
 
 
@@ -54,7 +54,7 @@ def test_an_ended_attempt_that_no_node_answers_for_is_ended_and_not_unreachable(
     assert (found.verdict.cause, found.exit_code) == ("inconclusive/ended", 0)
 
 
-@pytest.mark.parametrize("why", ["TIME LIMIT", "PREEMPTION"])
+@pytest.mark.parametrize("why", ["TIME LIMIT", "JOB REQUEUE"])
 def test_an_attempt_that_the_scheduler_ended_says_so(why):
     when = stamp(LAST + 0.2, "%Y-%m-%dT%H:%M:%S")[:19]
     w = oom_world(f"slurmstepd: error: *** JOB 4711 ON gpu001 CANCELLED AT {when} DUE TO {why} ***")
@@ -79,7 +79,7 @@ def test_processes_of_another_attempt_are_said_and_not_judged():
 def test_a_completing_attempt_is_read_by_its_dated_evidence():
     w = oom_world()
     w.job = replace(w.job, state="completing", attempt=Attempt(None, BEGAN, ENDED))
-    assert told(w)[:2] == ("dead_rank/oom", [("gpu003", 5)])
+    assert told(w)[:2] == ("dead_rank/oom_kill", [("gpu003", 5)])
 
 
 def test_a_running_job_of_which_nothing_is_left_is_diagnosed_from_its_last_words():
@@ -88,7 +88,7 @@ def test_a_running_job_of_which_nothing_is_left_is_diagnosed_from_its_last_words
     w.processes().fabric(0)
     log(w, steps(1, 50, NOW - 100), [failed(NOW - 99.2, -9, 1, 4005), *block(NOW - 99.2, "gpu003", 5, 1, -9, 4005)])
     kernel(w, "gpu003", oom(NOW - 99.5))
-    assert told(w)[:2] == ("dead_rank/oom", [("gpu003", 5)])
+    assert told(w)[:2] == ("dead_rank/oom_kill", [("gpu003", 5)])
     kernel(w, "gpu003")
     assert told(w)[:2] == ("inconclusive/all_gone", [])
 
@@ -99,7 +99,7 @@ def test_a_rank_that_ended_by_its_own_exception_is_dead_by_that():
     w.processes().fabric(0)
     log(w, start(NOW - 3510), steps(1, 50, NOW - 100), ['[rank5]: KeyError: "labels"', failed(NOW - 99, 1, 1, 4005)])
     add_dumps(w, everyone(["0 1 all_reduce", "0 2 all_reduce open"], r5=None), lib="2.27.5")
-    assert told(w)[:2] == ("dead_rank/raised", [("gpu003", 5)])
+    assert told(w)[:2] == ("dead_rank/exception", [("gpu003", 5)])
 
 
 def test_a_node_that_lost_all_its_ranks_is_one_culprit():

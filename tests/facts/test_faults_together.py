@@ -126,7 +126,7 @@ def test_nodes_of_one_short_name_in_two_domains_are_not_mixed_up():
 # ---------------------------------------------------------------- an end by another cause
 
 
-@pytest.mark.parametrize(("code", "cause"), [(-9, "dead_rank/oom"), (-11, "dead_rank/killed")])
+@pytest.mark.parametrize(("code", "cause"), [(-9, "dead_rank/oom_kill"), (-11, "dead_rank/segfault")])
 def test_the_kernels_kill_of_a_stranger_is_not_the_end_of_a_rank_that_died_of_another_signal(code, cause):
     w = World()
     w.dead = {3: "A"}

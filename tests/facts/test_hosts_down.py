@@ -329,7 +329,7 @@ def culprits(w):
 
 def test_the_report_names_the_node_that_is_gone_and_says_what_speaks_for_it():
     told = report(gone(dumps(world("gpu003"))))
-    assert (told.verdict.cause, told.verdict.confidence, told.exit_code) == ("dead_rank/node_down", "high", 10)
+    assert (told.verdict.cause, told.verdict.confidence, told.exit_code) == ("dead_rank/node_unreachable", "high", 10)
     assert [(c.kind, c.role, c.node) for c in told.culprits] == [("node", "culprit", "gpu003")]
     assert {v.rank for v in told.victims} == {0, 1, 2, 3, 6, 7}
     assert told.mitigation["recommended"]["strategy"] == "S4"
@@ -348,5 +348,5 @@ def test_the_report_accuses_no_silent_node_by_its_silence(trap):
     elif trap != "unasked":
         gone(w)
     cause, accused = culprits(w)
-    assert cause != "dead_rank/node_down"
+    assert cause != "dead_rank/node_unreachable"
     assert ("node", "gpu003") not in accused and not {n for _, n in accused} & w.skip_nodes

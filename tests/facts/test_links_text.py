@@ -6,7 +6,7 @@ import calendar
 from dataclasses import replace
 
 import pytest
-from triage.probes import joblog, kernel
+from triage.probes import _kernel_events, _kernel_lines, joblog
 from written_evidence import World
 from written_ports import NCCL_ENV, faces, sources, where
 
@@ -50,9 +50,9 @@ def told(nccl, lines=KERNEL, written=8.0):
     w.processes()
     w.samples = [s for s in w.samples if s.probe != "kernel"]
     for name in w.names:
-        events = kernel.Events(for_probe("kernel"), STALLED - 3060)
+        events = _kernel_events.Events(for_probe("kernel"), STALLED - 3060)
         for line in (lines if name == "gpu002" else "").splitlines():
-            events.take(kernel.split_line(line, NOW, None))
+            events.take(_kernel_lines.split_line(line, NOW, None))
         w.add("kernel", name, "B", {"readable": True, "boot_covered": True, "events": events.told()})
         for look in "AB":
             w.add("nic", name, look, {"nics": faces()})

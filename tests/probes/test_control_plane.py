@@ -84,7 +84,7 @@ def test_a_name_that_two_ranks_inherited_is_asked_of_neither_but_the_one_that_co
     assert (
         answer.status is None and f"belongs to process {owner.pid}" in answer.why and "nothing was sent" in answer.why
     )
-    assert "heard" not in heard
+    assert heard.replace("heard b''\n", "") == ""  # whose server it is, only a connection tells; nothing was said
 
 
 def test_a_port_is_asked_where_the_thread_that_pytorch_names_so_accepts_on_it():

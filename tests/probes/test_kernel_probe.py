@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from triage.probes import kernel
+from triage.probes import _kernel_events, _kernel_lines, _kernel_sources, kernel
 from triage.probes._probe import Ctx
 
 from triage.readers.signatures import for_probe
@@ -121,8 +121,8 @@ def test_lines_before_the_attempt_are_left_out(node) -> None:
 
 
 def test_a_ring_that_wrapped_after_the_attempt_began_does_not_cover_it() -> None:
-    assert kernel.covered(100.0, 200.0, False) is False and kernel.covered(100.0, 50.0, False) is True
-    assert kernel.covered(100.0, 200.0, True) is True and kernel.covered(100.0, None, False) is None
+    assert _kernel_sources.covered(100.0, 200.0, False) is False and _kernel_sources.covered(100.0, 50.0, False) is True
+    assert _kernel_sources.covered(100.0, 200.0, True) is True and _kernel_sources.covered(100.0, None, False) is None
 
 
 def test_a_flood_of_one_kind_leaves_room_for_the_line_that_matters(node) -> None:
@@ -140,9 +140,13 @@ def test_a_flood_of_one_kind_leaves_room_for_the_line_that_matters(node) -> None
 
 
 def test_records_of_dev_kmsg_are_read_but_not_what_users_write_there() -> None:
-    assert kernel.split_kmsg(f"3,339,5140900,-;{OOM}\n SUBSYSTEM=x", 100.0) == (pytest.approx(105.1409), 5.1409, OOM)
-    assert kernel.split_kmsg(f"12,340,5140900,-;{OOM}\n", 100.0) is None  # facility 1: a user
-    assert kernel.split_kmsg("garbage", 100.0) is None
+    assert _kernel_lines.split_kmsg(f"3,339,5140900,-;{OOM}\n SUBSYSTEM=x", 100.0) == (
+        pytest.approx(105.1409),
+        5.1409,
+        OOM,
+    )
+    assert _kernel_lines.split_kmsg(f"12,340,5140900,-;{OOM}\n", 100.0) is None  # facility 1: a user
+    assert _kernel_lines.split_kmsg("garbage", 100.0) is None
 
 
 def test_a_port_that_flaps_all_day_tells_when_it_did_so_last(node) -> None:
@@ -183,9 +187,9 @@ def test_a_process_whose_memory_lock_is_held_does_not_cost_the_kernels_lines(nod
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=300))
 def test_any_line_is_read_and_never_fatal(text) -> None:
-    events = kernel.Events(SIGNATURES, None)
-    events.take(kernel.split_line(text, NOW, 0.0))
-    kernel.split_kmsg(text, 0.0)
+    events = _kernel_events.Events(SIGNATURES, None)
+    events.take(_kernel_lines.split_line(text, NOW, 0.0))
+    _kernel_lines.split_kmsg(text, 0.0)
 
 
 def test_this_machine_answers_one_way_or_the_other() -> None:

@@ -38,7 +38,7 @@ class Sysfs:
             self.write(f"class/net/{name}/{key.replace('__', '/')}", text)
 
     def look(self) -> list[dict[str, Any]]:
-        data = nic.collect(Ctx(sysfs=str(self.root)))
+        data = nic.collect(Ctx(sysfs=str(self.root), procfs=str(self.root / "proc")))
         json.dumps(data, allow_nan=False)
         return data["nics"]  # type: ignore[no-any-return]
 

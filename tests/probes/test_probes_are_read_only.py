@@ -8,6 +8,7 @@ use the network at all: `peers` connects, listens to what comes, and sends nothi
 import ast
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,10 @@ NETWORK = {"socket", "ssl", "asyncio", "socketserver", "http", "urllib", "ftplib
 NETWORKED = "peers.py"
 # Those that prove whose server it is, and ask it: one call of `send` in the file (`ras` has none: _ras.py holds its four lines).
 SPEAKS = {"_control_plane.py", "ras.py"}
+# Needs a socket for its number only: an ioctl on it tells a driver's statistics. It reaches nobody, and sends nothing.
+IOCTL, IOCTL_NAMES = "_nic_ethtool.py", {"socket", "AF_INET", "SOCK_DGRAM"}
+# Asks each GPU in a child of its own, and ends those that do not come back.
+APART = "_apart.py"
 # All that it may ask of the module and of a socket: enough to connect and to listen, not enough to say anything.
 SOCKET_NAMES = {"socket", "getaddrinfo", "SOCK_STREAM", "AI_NUMERICHOST", "SOL_SOCKET", "SO_ERROR"}
 PROVING_NAMES = {"AF_INET", "AF_INET6", "AF_UNIX", "SO_PEERCRED", "inet_ntop"}  # and what those need that speak
@@ -84,10 +89,13 @@ def sent(tree, name):
     if name in SPEAKS:
         names = SOCKET_NAMES | PROVING_NAMES
         allowed = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "send"][:1]
+    if name == IOCTL:
+        names = IOCTL_NAMES
     for call, called, receiver in calls(tree):
         if call.func in allowed:
             continue
-        if called in SENDING or (called == "getattr" and receiver == ""):
+        reaches = name == IOCTL and called in ("connect_ex", "recv", "getaddrinfo")
+        if called in SENDING or reaches or (called == "getattr" and receiver == ""):
             yield f"{name}:{call.lineno}", called
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -106,7 +114,7 @@ def complaints(source, name):
     may_poke = name == "flight_recorder.py"
     for call, called, receiver in calls(tree):
         where = f"{name}:{call.lineno}"
-        if called in FORBIDDEN:
+        if called in FORBIDDEN and not (name == APART and called in ("fork", "kill")):
             found.append(f"{where} calls {called}")
         if called == "open" and receiver in ("", "io", "gzip", "bz2", "codecs"):
             mode = mode_of(call)
@@ -119,7 +127,7 @@ def complaints(source, name):
                 found.append(f"{where} os.open with {sorted(flags)}")
         elif called == "open":
             found.append(f"{where} opens through {receiver}")
-        if called == "write" and receiver == "os" and not may_poke:
+        if called == "write" and receiver == "os" and not may_poke and name != APART:
             found.append(f"{where} writes to a descriptor")
         if called == "fdopen":
             found.append(f"{where} calls fdopen")
@@ -127,7 +135,7 @@ def complaints(source, name):
             found.append(f"{where} calls {called}")
         if called == "getattr" and getattr(call.args[0], "id", "") in ("os", "io", "shutil", "subprocess"):
             found.append(f"{where} reaches into {call.args[0].id}")
-    if name == NETWORKED or name in SPEAKS:
+    if name in (NETWORKED, IOCTL) or name in SPEAKS:
         found += [f"{where} calls {called}" for where, called in sent(tree, name)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -143,7 +151,7 @@ def complaints(source, name):
             top = module.split(".")[0]
             if top == "_probe":
                 continue
-            free = name == NETWORKED or name in SPEAKS
+            free = name in (NETWORKED, IOCTL) or name in SPEAKS
             if top in NETWORK and (not free or module != "socket" or isinstance(node, ast.ImportFrom)):
                 found.append(f"{name}:{node.lineno} imports {module}: few files use the network, through socket")
             if top not in {*STANDARD_IN_3_6.split(), *TRAVELS}:
@@ -240,10 +248,68 @@ def test_a_question_may_be_sent_in_one_place_of_the_files_that_prove_whom_they_a
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_STREAM)",
+        "import socket\ns = socket.create_connection(x)",
+        "sock.connect_ex(x)",
+        "sock.send(b'x')",
+        "sock.recv(9)",
+    ],
+)
+def test_who_asks_a_driver_through_a_socket_reaches_nobody(code):
+    assert complaints(code, IOCTL)
+
+
+def test_a_driver_is_asked_for_nothing_but_how_many_statistics_what_they_are_called_and_what_they_are():
+    tree = ast.parse((FOLDER / IOCTL).read_text())
+    numbers = {
+        target.id: ast.literal_eval(value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call)
+        for target, value in zip(
+            getattr(node.targets[0], "elts", node.targets), getattr(node.value, "elts", [node.value])
+        )
+    }
+    # linux/ethtool.h and linux/sockios.h: ETHTOOL_GDRVINFO, ETHTOOL_GSTRINGS, ETHTOOL_GSTATS; SIOCETHTOOL
+    assert {numbers[name] for name in ("GDRVINFO", "GSTRINGS", "GSTATS")} == {0x3, 0x1B, 0x1D}
+    assert numbers["SIOCETHTOOL"] == 0x8946
+    asked = [ast.unparse(call.args[2]) for call, called, receiver in calls(tree) if called == "ask" and receiver == ""]
+    assert sorted(asked) == ["GDRVINFO", "GSTATS", "GSTRINGS"]
+    ioctls = [ast.unparse(call.args[1]) for call, called, _ in calls(tree) if called == "ioctl"]
+    assert ioctls == ["SIOCETHTOOL"]
+
+
+def test_no_other_file_of_the_probes_makes_an_ioctl():
+    assert [p.name for p in FILES if any(called == "ioctl" for _, called, _ in calls(ast.parse(p.read_text())))] == [
+        IOCTL
+    ]
+
+
+@pytest.mark.parametrize(
     "path", [p for p in FILES if p.name.startswith("_") and p.name != SHARED], ids=lambda p: p.name
 )
 def test_what_probes_share_only_reads_too(path):
     assert complaints(path.read_text(), path.name) == []
+
+
+def test_children_that_ask_apart_are_the_only_processes_that_are_ended_by_them():
+    tree = ast.parse((FOLDER / APART).read_text())
+    assert [ast.unparse(call) for call, called, _ in calls(tree) if called == "kill"] == [
+        "os.kill(one.pid, signal.SIGKILL)"
+    ]
+    assert [ast.unparse(call) for call, called, _ in calls(tree) if called == "fork"] == ["os.fork()"]
+    assert complaints("import os\nos.kill(1, 9)", "gpu.py") and complaints("import os\nos.fork()", "gpu.py")
+
+
+def test_a_gpu_is_only_ever_asked_and_nothing_of_it_is_set_cleared_or_reset():
+    """Every function of NVML that is named in the probes' code (notes/gpu-health.md 1.2)."""
+    named = set()
+    for path in FILES:
+        named.update(re.findall(r"\bnvml[A-Z]\w*", path.read_text()))
+    allowed = r"nvml(Init|NVMLError|Lib|SystemGetDriverVersion|DeviceGet|DeviceGet[A-Z]\w*|Gpm(QueryDeviceSupport|SampleAlloc|SampleGet|MetricsGet))\Z"
+    assert "nvmlDeviceGetHandleByPciBusId" in named
+    assert [name for name in sorted(named) if not re.match(allowed, name)] == ["nvmlReturn"]
 
 
 def test_the_shared_runner_writes_one_file_of_its_own_process_and_nothing_else():
@@ -268,8 +334,8 @@ def test_the_shared_runner_kills_only_children_of_its_own():
         for _, called, _ in calls(function)
         if called in ("kill", "killpg") and function.name not in ("finish", "settle", "keep_deadlines")
     }
-    # `kill` gets a Child, `sweep` what the kernel lists as our children, `run` the command that it started.
-    assert killers == {"kill", "sweep", "run"}
+    # `kill` gets a Child, `sweep` what the kernel lists as our children, `run` and a Stream the command that they started.
+    assert killers == {"kill", "sweep", "run", "__iter__"}
 
 
 @pytest.mark.parametrize("path", PROBES, ids=lambda p: p.name)

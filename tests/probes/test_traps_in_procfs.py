@@ -228,7 +228,7 @@ def test_where_a_launcher_was_told_to_stop_no_rank_of_its_is_a_culprit(eight):
 def test_a_kernel_that_killed_one_of_them_names_that_one(eight):
     eight.killed_for_memory(21, STALL + 0.4)
     eight.seen(*steps(1, 50, STALL), failed(STALL + 0.5, -9, 5, 1021))
-    assert eight.named()[:2] == ("dead_rank/oom", [21])
+    assert eight.named()[:2] == ("dead_rank/oom_kill", [21])
 
 
 # ---------------------------------------------------------------- stale dumps

@@ -112,7 +112,7 @@ SCENARIOS: tuple[Scenario, ...] = (
                 "down",
                 "one node is gone with its ranks; nothing answers at its addresses any more",
                 ({"node": "down"},),
-                Expect("dead_rank", "dead_rank/node_down", "node", "S4", 10, "node"),
+                Expect("dead_rank", "dead_rank/node_unreachable", "node", "S4", 10, "node"),
                 shows="frozen",
                 needs_nodes=3,
             ),

@@ -67,7 +67,7 @@ WAITS: tuple[Fault, ...] = (
         "exception",
         "one rank ends by an exception of its own; its peers lose their connections, log that and stay",
         {"tell": {"raise": True}},
-        Expect("dead_rank", "dead_rank/raised", "rank", "S4", 10, "rank"),
+        Expect("dead_rank", "dead_rank/exception", "rank", "S4", 10, "rank"),
     ),
     fault(
         "sigkill",

@@ -7,16 +7,16 @@ What can fool it: /etc/nccl.conf and network plugins, which can say otherwise an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from triage.facts.evidence import Evidence
 from triage.facts.ranktable import rank_table
+from triage.probes import _nic_chosen
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One value of NCCL_IB_HCA or NCCL_SOCKET_IFNAME, as NCCL reads it (NVIDIA/nccl src/misc/utils.cc).
+    """One value of NCCL_IB_HCA or NCCL_SOCKET_IFNAME, as NCCL reads it (probes/_nic_chosen.py).
 
     words     (name, port or None for any port)
     exact     "=": whole names; else the words are prefixes, and mlx5_1 is also mlx5_10
@@ -29,25 +29,13 @@ class Choice:
 
     def lists(self, name: str, port: int | None = None) -> bool:
         """Do its words match this name, whatever the list is for?"""
-        for word, number in self.words:
-            if (name == word if self.exact else name.startswith(word)) and (number is None or port in (None, number)):
-                return True
-        return False
+        return bool(_nic_chosen.lists((self.words, self.exact, self.excluded), name, port))
 
 
 def choice(value: str) -> Choice | None:
     """The list of an environment value; None for one that chooses nothing. "^=mlx5_2:1" is exact and excludes."""
-    text = value.strip()
-    excluded = text.startswith("^")
-    text = text.removeprefix("^")
-    exact = text.startswith("=")
-    words = []
-    for word in text.removeprefix("=").split(","):
-        name, _, rest = word.strip().partition(":")
-        number = rest.partition(":")[0]
-        if name:
-            words.append((name, int(number) if number.isdigit() else None))
-    return Choice(tuple(words), exact, excluded) if words else None
+    found = _nic_chosen.choice(value)
+    return Choice(*found) if found is not None else None
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,7 @@ def fabrics(ev: Evidence) -> dict[str, Fabric]:
             hca, socket, off = seen.setdefault(row.node, ({}, {}, []))
             hca[row.env.get("NCCL_IB_HCA", "")] = None
             socket[row.env.get("NCCL_SOCKET_IFNAME", "")] = None
-            off.append(_rdma_off(row.env))
+            off.append(_nic_chosen.rdma_off(row.env))
     return {
         node: Fabric(
             tuple(one for value in hca if (one := choice(value))),
@@ -98,11 +86,6 @@ def fabrics(ev: Evidence) -> dict[str, Fabric]:
         )
         for node, (hca, socket, off) in seen.items()
     }
-
-
-def _rdma_off(env: Mapping[str, str]) -> bool:
-    told = env.get("NCCL_IB_DISABLE", "").strip()
-    return (told.isdigit() and int(told) != 0) or env.get("NCCL_NET", "").strip().lower() == "socket"
 
 
 def fabric(ev: Evidence, node: str) -> Fabric:

@@ -4,6 +4,7 @@
                           that its pid 4242 ended by that signal, within the seconds a launcher takes to look
     kernel and Slurm      the same kill, and slurmstepd counts an out-of-memory kill in the job's step
     rank and launcher     "[rank5]: ValueError …", and a launcher says that rank 5 ended with an exit code of a program
+    driver and launcher   an Xid that is a cause on a GPU of the job, and a launcher says that its rank ended right after it
 The launcher's line alone names nobody: it tells the first exit that it saw, and a signal 9 may be an operator's. Nor does
 what came when the job stood already: after the first collective that timed out had begun, or longer after the last step
 than a job may take before it counts as frozen.
@@ -14,15 +15,18 @@ zone, whose lines have no time here; a hang that nobody noticed yet, in which a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from triage.facts.activity import rows_of
 from triage.facts.clocks import clock_offsets, log_sample, log_time, our_time
 from triage.facts.evidence import Evidence
 from triage.facts.exits import LogExit, first_timeout, log_exits, raised
+from triage.facts.kernelwords import oom_scope
 from triage.facts.pace import job_change
 from triage.facts.progress import pulse
 from triage.facts.ranktable import log_hits, rank_table
+from triage.facts.xids import OFF_BUS, judged, moment
 from triage.model import Part, Sample
 
 DEADLY = {9: "SIGKILL", 11: "SIGSEGV", 7: "SIGBUS"}
@@ -33,13 +37,14 @@ SIGNALS = {"oom": frozenset((9,)), "segfault": frozenset((11, 7, 4, 5, 8))}
 # CUDA and of the process groups takes seconds, and torch waits up to a minute for the store).
 LAUNCHER_LAG_S = 5.0
 TEARDOWN_S = 60.0
+BY_SLURM = "Slurm counted an out-of-memory kill in the job"  # which it counts in the job's own cgroup
 
 
 @dataclass(frozen=True)
 class HardEvent:
     """One event: what, to whom, when on our clock, and who told."""
 
-    kind: str  # killed oom raised
+    kind: str  # killed segfault oom cgroup_oom raised gpu_lost xid
     part: Part
     at: float | None
     text: str
@@ -57,7 +62,7 @@ def by_dated_evidence(ev: Evidence) -> list[HardEvent]:
     log = log_sample(ev)
     if log is None or ev.derive(cancelled) is not None:
         return []
-    return [*_by_kernel(ev, log), *_by_exceptions(ev, log)]
+    return [*_by_kernel(ev, log), *_by_exceptions(ev, log), *_by_gpus(ev, log)]
 
 
 def _by_kernel(ev: Evidence, log: Sample) -> Iterator[HardEvent]:
@@ -74,11 +79,14 @@ def _by_kernel(ev: Evidence, log: Sample) -> Iterator[HardEvent]:
             if agreed is None:
                 continue
             part, who = agreed
-            told = str(event.get("text", ""))[:120]
+            words = str(event.get("text", ""))[:120]
             what = "killed a process for lack of memory" if kind == "oom" else "saw a process end by a fault"
-            text = f"the kernel of {node} {what} ({told}), and {who}"
+            text = f"the kernel of {node} {what} ({words}), and {who}"
+            scope, limit = oom_scope(rows_of(sample.data.get("events")), event) if kind == "oom" else ("", "")
+            text += f"; it was at the limit of {limit}" if limit else ""
             named = Part(part.kind, part.node, part.rank, why=text)
-            yield HardEvent("oom" if kind == "oom" else "killed", named, ours, text, sample, (log,))
+            told = "cgroup_oom" if scope == "cgroup" or (not scope and who == BY_SLURM) else str(kind)
+            yield HardEvent(told, named, ours, text, sample, (log,))
 
 
 def _second_witness(ev: Evidence, node: str, at: float, kind: str, event: Mapping[str, Any]) -> tuple[Part, str] | None:
@@ -100,7 +108,7 @@ def _second_witness(ev: Evidence, node: str, at: float, kind: str, event: Mappin
             return Part("rank", node, rank), f"rank {rank} says that it lost its worker {pid}"
     counted = [log_time(ev, hit.get("at")) for hit in log_hits(ev, "slurm_oom")]
     if any(one is not None and -slack <= one - at <= TEARDOWN_S for one in counted):
-        return Part("node", node), "Slurm counted an out-of-memory kill in the job"
+        return Part("node", node), BY_SLURM
     return None
 
 
@@ -125,6 +133,22 @@ def _by_exceptions(ev: Evidence, log: Sample) -> Iterator[HardEvent]:
                 f"code {end.code}"
             )
             yield HardEvent("raised", Part("rank", end.node, end.rank, why=text), end.at, text, log)
+
+
+def _by_gpus(ev: Evidence, log: Sample) -> Iterator[HardEvent]:
+    """GPUs of the job in an error that is a cause, where a rank or a process of that node ended within the time of a teardown."""
+    for one in ev.derive(judged).causes:
+        at, place = moment(ev, one), one.place
+        slack = _slack(ev, place.node) + one.err_s
+        for end in ev.derive(log_exits):
+            same = end.rank == place.rank if place.rank is not None else end.node == place.node
+            if not same or not end.code or at is None or end.at is None or not -slack <= end.at - at <= TEARDOWN_S:
+                continue
+            who = f"rank {end.rank}" if end.rank is not None else f"a process of {place.node}"
+            text = f"{one.why()}; and {end.who} says that {who} ended {max(0.0, end.at - at):.0f}s later (exit code {end.code})"
+            part = replace(one.part(), why=text)
+            yield HardEvent("gpu_lost" if one.code == OFF_BUS else "xid", part, at, text, one.sample, (log,))
+            break
 
 
 def _slack(ev: Evidence, node: str | None) -> float:

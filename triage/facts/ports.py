@@ -18,6 +18,7 @@ from triage.facts.evidence import Evidence
 from triage.facts.fabric import Fabric, fabric
 from triage.facts.transport import spoken
 from triage.model import Part, Sample
+from triage.probes._nic_counters import unpack
 
 Record = Mapping[str, Any]
 # named: the job names it, or NCCL itself spoke of it. may: NCCL takes it if it is up. setup: it only sets connections up.
@@ -81,6 +82,25 @@ class Port:
     def answers_to(self, name: str) -> bool:
         return name in (self.device, self.netdev) or (self.device or "").partition(":")[0] == name
 
+    @property
+    def pci(self) -> str | None:
+        """The address of its PCI function, where its node tells it."""
+        return next((r["pci"] for r in self.now if isinstance(r.get("pci"), str) and r["pci"]), None)
+
+    @property
+    def layer(self) -> str | None:
+        """InfiniBand or Ethernet."""
+        return next((r["link_layer"] for r in self.now if r.get("link_layer") in ("InfiniBand", "Ethernet")), None)
+
+    @property
+    def speed_mbps(self) -> int | None:
+        """Speed of its link now; None while it has none, or where nothing tells it.
+
+        A kernel that does not know a speed calls it SDR, the first of all (notes/network.md 1.1): that is no speed.
+        """
+        told = (_count(r, "speed_mbps") for r in self.now if "SDR" not in str(r.get("rate") or ""))
+        return next((value for value in told if value), None)
+
     def part(self, why: str = "") -> Part:
         return Part("nic", node=self.node, nic=self.name, why=why)
 
@@ -91,21 +111,26 @@ class Port:
     def counter_pairs(self, *names: str) -> list[tuple[str, int, int]]:
         """(counter, before, after) of those that can tell."""
         found = []
-        for record, old in self._pairs():
+        for record, old in self.pairs():
             for name in names:
                 new, was = _count(record, name), _count(old, name)
                 if new is not None and was is not None and name not in (record.get("saturated") or ()):
                     found.append((name, was, new))
         return found
 
-    def growth(self) -> float | None:
-        """Bytes in both directions between the looks, or None. The two faces of a RoCE port count some bytes twice."""
+    def growths(self) -> dict[str, float]:
+        """{"rx_bytes", "tx_bytes"}: bytes between the looks; the two faces of a RoCE port count some of them twice."""
         ways: dict[str, float] = {}
-        for record, old in self._pairs():
+        for record, old in self.pairs():
             for way in ("rx_bytes", "tx_bytes"):
                 new, was = _count(record, way), _count(old, way)
                 if new is not None and was is not None and new >= was:
                     ways[way] = max(ways.get(way, 0.0), float(new - was))
+        return ways
+
+    def growth(self) -> float | None:
+        """Bytes in both directions between the looks, or None."""
+        ways = self.growths()
         return sum(ways.values()) if ways else None
 
     @property
@@ -116,7 +141,8 @@ class Port:
             return None
         return b.at - a.at
 
-    def _pairs(self) -> Iterator[tuple[Record, Record]]:
+    def pairs(self) -> Iterator[tuple[Record, Record]]:
+        """(record of now, the same of look A) of each face that both looks show."""
         old = {_key(record): record for record in self.before}
         for record in self.now:
             if _key(record) in old:
@@ -174,7 +200,7 @@ def job_ports(ev: Evidence) -> list[Port]:
 
 def _of_node(ev: Evidence, node: str, sample: Sample, first: Sample | None) -> tuple[Port, ...]:
     records = _records(sample)
-    before = {_key(record): record for record in _records(first)} if first else {}
+    before = {_key(record): record for record in _records(first)} if first and _one_boot(first, sample) else {}
     netdevs = {str(record["name"]): record for record in records if _is_netdev(record)}
     devices = [record for record in records if not _is_netdev(record)]
     several = {d.get("name") for d in devices if d.get("port") not in (None, 1)}
@@ -220,10 +246,27 @@ def _use(own: Fabric, device: str, number: int | None, netdev: object, by_device
     return "may" if taken else "no"
 
 
+def _one_boot(first: Sample, sample: Sample) -> bool:
+    """Are both looks of one boot? Counters of another one began anew (notes/network.md 1.2)."""
+    a, b = first.data.get("boot_id"), sample.data.get("boot_id")
+    return not a or not b or a == b
+
+
 def _records(sample: Sample) -> list[Record]:
     told = sample.data.get("nics")
+    names = sample.data.get("names")
+    names = [n for n in names if isinstance(n, str)] if isinstance(names, list | tuple) else []
     return [
-        record
+        _whole_record(record, names)
         for record in (told if isinstance(told, list | tuple) else ())
         if isinstance(record, Mapping) and isinstance(record.get("name"), str)
     ]
+
+
+def _whole_record(record: Record, names: list[str]) -> Record:
+    """The record with the counters in it that the node sent as places of its list of names (probes/_nic_counters.py)."""
+    zeros, values, counters = record.get("zeros"), record.get("values"), record.get("counters")
+    if not zeros and not values:
+        return record
+    told = unpack(names, counters if isinstance(counters, Mapping) else {}, zeros or "", list(values or ()))
+    return {**record, "counters": told}

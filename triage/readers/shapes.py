@@ -112,36 +112,61 @@ REACH = record(
 )  # fmt: skip
 
 GROUPS = named(LINE, 64)  # named groups of a signature: text to text
-EVENT = record({"id": WORD, "kind": WORD, "at": TIME, "last_at": TIME, "count": COUNT, "text": LINE, "groups": GROUPS})
+EVENT = record(
+    {
+        "id": WORD, "kind": WORD, "at": TIME, "last_at": TIME, "count": COUNT, "text": LINE, "groups": GROUPS,
+        "times": each(TIME, 16), "err_s": number(),
+    }
+)  # fmt: skip
 KERNEL = record(
     {
         "readable": flag, "source": WORD, "why": LINE, "boot_covered": flag, "oldest_at": TIME, "events": each(EVENT),
         "events_left_out": named(COUNT), "lines_read": COUNT, "oom_kill": COUNT, "cgroup_oom_kill": named(COUNT),
+        "nvidia": record({"driver": maybe(WORD), "gpus": each(WORD, 64)}),
     }
 )  # fmt: skip
 
-GPUS = record(
+DISTRIBUTION = maybe(row(*[number()] * 5))  # least, p10, p50, p90, most
+_NUMBER, _FLAG = maybe(number()), maybe(flag)
+_GPU_NUMBERS = (
+    "numa aer_fatal aer_nonfatal arch temp_c temp_max_c temp_slowdown_c mem_temp_c mem_temp_max_c max_sm_clock_mhz "
+    "max_mem_clock_mhz power_limit_w power_limit_default_w recovery_action ecc_unc ecc_corr sram_unc remap_unc pcie_gen "
+    "pcie_gen_max pcie_width pcie_width_max pcie_replay energy_mj nvlink_errors fabric_state fabric_status fabric_health "
+    "loaded_share loaded_n n reasons_any"
+)
+_GPU_SPREADS = (
+    "sm_clock_mhz mem_clock_mhz power_w util_pct mem_util_pct tensor_pct sm_pct dram_pct nvlink_mb_s sm_clock_loaded"
+)
+GPU_ROW = record(
     {
-        "gpus": each(
-            record(
-                {
-                    "index": whole(0, 4096), "uuid": WORD, "temp_c": number(), "temp_slowdown_c": number(),
-                    "temp_max_c": number(),
-                }
-            ),
-            256,
-        )
+        "bdf": WORD, "index": whole(0, 4096), "minor": whole(0, 4096), "uuid": WORD, "name": WORD, "serial": WORD,
+        "status": WORD, "status_why": LINE, "child_state": WORD, "child_wchan": WORD, "margin_c": number(-1000.0, 1000.0),
+        "remap_pending": _FLAG, "remap_failed": _FLAG, "retired_pending": _FLAG, "mig": _FLAG, "persistence": _FLAG,
+        "power_smoothing": _FLAG, "nvlinks": maybe(row(COUNT, COUNT)), "nvlinks_down": each(whole(0, 64), 64),
+        "reasons": named(number(0.0, 1.0), 32), "limited_ns": named(COUNT, 32), "limited_window_ns": named(COUNT, 32),
+        "pids": maybe(each(PID, 64)), "nulls": named(WORD),
+        **dict.fromkeys(_GPU_NUMBERS.split(), _NUMBER), **dict.fromkeys(_GPU_SPREADS.split(), DISTRIBUTION),
     }
 )  # fmt: skip
+GPUS = record(
+    {"nvml": WORD, "nvml_why": LINE, "driver": WORD, "window_s": number(), "samples": COUNT, "gpus": each(GPU_ROW, 256)}
+)
 
 NIC_ROW = record(
     {
         "name": must(WORD), "kind": WORD, "driver": WORD, "state": WORD, "phys_state": WORD, "link_layer": WORD,
         "netdev": WORD, "carrier": whole(0, 1), "carrier_changes": COUNT, "carrier_down_count": COUNT, "rx_bytes": COUNT,
         "tx_bytes": COUNT, "speed_mbps": COUNT, "port": COUNT, "counters": named(maybe(COUNT)), "saturated": each(WORD),
+        "rate": WORD, "pci": WORD, "board": WORD, "virtual": flag, "unread": WORD, "zeros": text(),
+        "values": each(COUNT, 1024),
     }
 )  # fmt: skip
-NIC = record({"nics": each(NIC_ROW), "rdma_devices": COUNT})
+NIC = record(
+    {
+        "nics": each(NIC_ROW), "rdma_devices": COUNT, "names": each(WORD), "chosen": WORD, "boot_id": WORD,
+        "tcp": named(maybe(COUNT), 64), "sockets": each(row(WORD, WORD, COUNT, COUNT, COUNT), 256),
+    }
+)  # fmt: skip
 
 HIT = record(
     {

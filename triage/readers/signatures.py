@@ -21,7 +21,7 @@ from triage.errors import ConfigError
 
 SOURCES = ("kernel", "joblog")
 ROLES = ("culprit", "victim", "points_at_peer", "infrastructure", "context")
-KEYS = ("id", "source", "class", "role", "hint", "pattern", "says", "era", "also", "samples", "not")
+KEYS = ("id", "source", "class", "role", "hint", "pattern", "says", "era", "also", "samples", "not", "above")
 REQUIRED = ("id", "source", "class", "role", "pattern", "says", "samples")
 # What Python 3.6 on a node does not know: possessive repeats and atomic groups (3.11).
 TOO_NEW = re.compile(r"(?<!\\)(?:[*+?}]\+|\(\?>)")
@@ -50,6 +50,7 @@ class Signature:
     also: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()
     near_misses: tuple[str, ...] = ()
+    above: str = ""  # searched in the lines before, for the groups that the line itself lacks
 
     def match(self, line: str) -> dict[str, str] | None:
         """Named groups of the line as a probe would tell them, or None if it does not match."""
@@ -85,7 +86,16 @@ class Signatures:
 
     def for_probe(self, source: str) -> list[dict[str, Any]]:
         """The `signatures` argument of the probe `kernel` or `joblog`."""
-        return [{"id": s.id, "pattern": s.pattern, "kind": s.cls, "hint": list(s.hints)} for s in self.of(source)]
+        return [
+            {
+                "id": s.id,
+                "pattern": s.pattern,
+                "kind": s.cls,
+                "hint": list(s.hints),
+                **({"above": s.above} if s.above else {}),
+            }
+            for s in self.of(source)
+        ]
 
 
 @lru_cache(maxsize=4)
@@ -153,7 +163,7 @@ def _entry(raw: object, number: int, problems: list[str]) -> Signature | None:
     for key in REQUIRED:
         if not raw.get(key):
             problems.append(f"{name}: {key} is missing")
-    for key in ("class", "pattern", "says", "era"):
+    for key in ("class", "pattern", "says", "era", "above"):
         if not isinstance(raw.get(key, ""), str):
             problems.append(f"{name}: {key} is no text")
     if raw.get("source") and raw["source"] not in SOURCES:
@@ -176,6 +186,7 @@ def _entry(raw: object, number: int, problems: list[str]) -> Signature | None:
         also,
         samples,
         misses,
+        raw.get("above", ""),
     )
     problems.extend(_pattern_problems(entry))
     return entry if len(problems) == before else None
@@ -210,13 +221,17 @@ def _pattern_problems(entry: Signature) -> Iterable[str]:
     """What the entry promises and does not keep."""
     try:
         regex = re.compile(entry.pattern)
+        re.compile(entry.above)
     except re.error as error:
         yield f"{entry.id}: bad pattern: {error}"
         return
-    if TOO_NEW.search(entry.pattern):
-        yield f"{entry.id}: the pattern uses what Python 3.6 does not know"
-    if slow := slow_part(entry.pattern):
-        yield f"{entry.id}: the pattern could become slow: {slow}"
+    for pattern in (entry.pattern, entry.above):
+        if TOO_NEW.search(pattern):
+            yield f"{entry.id}: the pattern uses what Python 3.6 does not know"
+        if slow := slow_part(pattern):
+            yield f"{entry.id}: the pattern could become slow: {slow}"
+    if entry.above and entry.source != "kernel":
+        yield f"{entry.id}: only kernel lines are read with those above"
     groups = {name.split("__")[0] for name in regex.groupindex}
     for word in re.findall(r"\{(\w+)\}", entry.says):
         if word not in groups:
