@@ -2,6 +2,7 @@
 
 Reads    /proc/<pid>/{stat,environ}   of every process: "4242 (python) S 4200 4242 4242 0 -1 4194304 …", "RANK=3\\0…"
          /proc/<pid>/{status,cmdline,wchan,io}   of the ranks only;  /proc/stat "btime 1790000000";  /proc/mounts
+         /proc/<pid>/root/etc/nccl.conf   "NCCL_IB_TIMEOUT=22": what NCCL takes beside the environment (_nccl_conf.py)
 A rank is the topmost process of those with one (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, run id, RANK), shells and
 wrappers passed over. Loader workers, trackers and compilers wear the same environment: they are children, or orphans
 once their rank is gone.
@@ -18,7 +19,9 @@ import json
 import os
 
 if __package__:  # read as a part of triage (tests)
+    from ._nccl_conf import read as read_conf
     from ._processes import (
+        ENV_NAMES,
         FALLBACKS,
         clean,
         find_ranks,
@@ -31,8 +34,11 @@ if __package__:  # read as a part of triage (tests)
         slurp,
         whole,
     )
+    from ._stuck import guarded
 else:  # beside this file, or in the payload
+    from _nccl_conf import read as read_conf
     from _processes import (
+        ENV_NAMES,
         FALLBACKS,
         clean,
         find_ranks,
@@ -45,6 +51,7 @@ else:  # beside this file, or in the payload
         slurp,
         whole,
     )
+    from _stuck import guarded
 
 PROBE = {
     "name": "ranks",
@@ -62,6 +69,7 @@ PROBE = {
         "stime_s": "s since process start, all threads of the rank, kernel mode",
         "rchar": "bytes since process start, read calls of the rank (page cache included)",
         "read_bytes": "bytes since process start, fetched from storage by the rank",
+        "conf": "text by name, of the rank: what NCCL's configuration file below /etc sets beside its environment",
         "orphans": "list: processes that wear a rank's environment while that rank's own process is gone",
         "wrappers": "list: shells that wear a rank's environment and run no rank now",
         "stuck": "list: processes that do not let their environment be read (memory lock held in D state); rank unknown",
@@ -72,6 +80,7 @@ PROBE = {
 }
 
 MAX_RANKS = 256
+CONF_NAMES = frozenset(name for name in ENV_NAMES if name.startswith("NCCL_"))
 MAX_BYTES = 700000  # of the rank rows, so that a hostile node stays under the envelope's 1 MiB
 MAX_LIST = 64
 MAX_CHILDREN = 16
@@ -126,6 +135,13 @@ def lines(ctx, path, names, separator=":"):
         name, _, value = line.partition(separator)
         if name in names:
             found[name] = value.split()
+    return found
+
+
+def configured(ctx, ranks):
+    """{pid: what NCCL's configuration file adds}; of ranks whose file was not read, nothing."""
+    envs = {proc.pid: proc.env for proc, _ in ranks[:MAX_RANKS]}
+    found, _, _ = guarded(list(envs), lambda pid: read_conf(ctx, pid, envs[pid], CONF_NAMES), ctx.left, 0.3, 1)
     return found
 
 
@@ -224,6 +240,7 @@ def collect(ctx):
     btime = lines(ctx, ctx.proc("stat"), ("btime",), " ").get("btime")
     tick = os.sysconf("SC_CLK_TCK")
     rows, room, truncated = [], MAX_BYTES, not complete
+    conf = configured(ctx, ranks)
     for proc, top in ranks:
         if len(rows) >= MAX_RANKS or room < 0 or ctx.left() < 0.2:
             truncated = True
@@ -231,6 +248,8 @@ def collect(ctx):
             break
         found = row(ctx, proc, top, children, int(btime[0]) if btime else None, tick)
         if found is not None:
+            if conf.get(proc.pid):
+                found["conf"] = conf[proc.pid]
             rows.append(found)
             room -= len(json.dumps(found))
     parents = {top.ppid for _, top in ranks} | {p.pid for p in procs.values() if p.argv and is_launcher(p)}

@@ -167,7 +167,7 @@ def test_a_file_of_another_shape_is_refused(data) -> None:
 def test_an_unreadable_or_broken_file_is_a_configuration_error(tmp_path: Path) -> None:
     bad = tmp_path / "s.yaml"
     bad.write_text("signatures: [\n")
-    with pytest.raises(ConfigError, match="is no YAML"):
+    with pytest.raises(ConfigError, match="not YAML"):
         load(bad)
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path / "none.yaml")

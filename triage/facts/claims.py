@@ -65,8 +65,10 @@ def whole(value: object) -> int | None:
 
 
 def environment(record: Record) -> Mapping[str, str]:
-    """The environment as a copy that holds nothing but text."""
-    return {k: v for k, v in _told(record).items() if isinstance(v, str)}
+    """The environment as a copy that holds nothing but text, with what NCCL's configuration file adds to it."""
+    conf = record.get("conf")
+    told = {k: v for k, v in conf.items() if k.startswith("NCCL_")} if isinstance(conf, Mapping) else {}
+    return {k: v for k, v in {**told, **_told(record)}.items() if isinstance(v, str)}
 
 
 def _told(record: Record) -> Mapping[str, Any]:

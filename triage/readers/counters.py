@@ -13,7 +13,6 @@ Fooled by   a wrap and a reset look alike: a smaller value counts as a wrap only
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,8 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from triage.errors import ConfigError
-from triage.readers.strict_yaml import read_yaml
+from triage.readers.strict_yaml import load_table
 
 ROLES = ("flap", "loss", "congestion_rx", "congestion_tx", "paused", "pausing", "traffic", "meta")
 SIDES = ("own", "peer", "receiver")
@@ -111,22 +109,7 @@ class Table:
 @lru_cache(maxsize=4)
 def load(path: Path | None = None) -> Table:
     """Read and check a table (default: the one that ships). ConfigError names each problem on its own line."""
-    where = str(path) if path else "playbooks/counters.yaml"
-    try:
-        if path is None:
-            text = importlib.resources.files("triage.playbooks").joinpath("counters.yaml").read_text("utf-8")
-        else:
-            text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: cannot be read: {error}") from error
-    try:
-        data = read_yaml(text)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    table, problems = read(data)
-    if problems:
-        raise ConfigError("\n".join(f"{where}: {problem}" for problem in problems))
-    return table
+    return load_table("counters.yaml", path, read)
 
 
 def read(data: object) -> tuple[Table, list[str]]:

@@ -92,7 +92,7 @@ RANK_ROW = record(
         "group_rank": RANK, "pid": PID, "top_pid": PID, "ppid": PID, "ns_pid": PID, "uid": UID, "state": WORD,
         "wchan": WORD, "cmd": LINE, "start_s": TIME, "start_ticks": COUNT, "threads": COUNT, "utime_s": number(),
         "stime_s": number(), "rchar": COUNT, "wchar": COUNT, "read_bytes": COUNT, "write_bytes": COUNT,
-        "tracer_pid": PID, "tracer": WORD, "children": each(PROCESS), "env": ENV,
+        "tracer_pid": PID, "tracer": WORD, "children": each(PROCESS), "env": ENV, "conf": ENV,
     }
 )  # fmt: skip
 RANKS = record(

@@ -7,7 +7,6 @@ that promise is refused, with one line a problem.
 from __future__ import annotations
 
 import difflib
-import importlib.resources
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from triage.errors import ConfigError
+from triage.readers.strict_yaml import load_table
 
 SOURCES = ("kernel", "joblog")
 ROLES = ("culprit", "victim", "points_at_peer", "infrastructure", "context")
@@ -101,23 +98,7 @@ class Signatures:
 @lru_cache(maxsize=4)
 def load(path: Path | None = None) -> Signatures:
     """Read and check a signature file (default: the one that ships). ConfigError names each problem on its own line."""
-    where = str(path) if path else "playbooks/signatures.yaml"
-    try:
-        if path is None:
-            text = importlib.resources.files("triage.playbooks").joinpath("signatures.yaml").read_text("utf-8")
-        else:
-            text = path.read_text("utf-8")
-        data = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{where}:{line} is no YAML: {getattr(error, 'problem', error)}") from error
-    entries, problems = read(data)
-    if problems:
-        raise ConfigError("\n".join(f"{where}: {problem}" for problem in problems))
-    return Signatures(tuple(entries))
+    return Signatures(tuple(load_table("signatures.yaml", path, read)))
 
 
 def for_probe(source: str) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ Pure; a stack is a node's word: bounded by its shape before it comes here.
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from triage.errors import ConfigError
 from triage.probes import _frames
 from triage.readers.signatures import TOO_NEW, slow_part
+from triage.readers.strict_yaml import load_table
 
 CLASSES = (
     "collective", "gloo", "data_loader", "storage", "compile", "checkpoint", "launch", "teardown", "lock", "wait", "user_code",
@@ -140,19 +137,7 @@ def name_of(frame: Frame) -> str:
 @lru_cache(maxsize=4)
 def load(path: Path | None = None) -> tuple[Entry, ...]:
     """Read and check a file of stack classes (default: the one that ships). ConfigError names each problem on its line."""
-    where = str(path) if path else "playbooks/stacks.yaml"
-    try:
-        if path is None:
-            text = importlib.resources.files("triage.playbooks").joinpath("stacks.yaml").read_text("utf-8")
-        else:
-            text = path.read_text("utf-8")
-        data = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{where}: cannot be read: {error}") from error
-    entries, problems = read(data)
-    if problems:
-        raise ConfigError("\n".join(f"{where}: {problem}" for problem in problems))
-    return entries
+    return load_table("stacks.yaml", path, read)
 
 
 def read(data: object) -> tuple[tuple[Entry, ...], list[str]]:

@@ -7,10 +7,12 @@ and a question's arms are called yes and no), as do dates and 1:30.
 
 from __future__ import annotations
 
+import importlib.resources
 import math
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import yaml
 
@@ -18,6 +20,28 @@ from triage.errors import ConfigError
 
 MAX_BYTES = 4 << 20
 MAX_NESTING = 20
+T = TypeVar("T")
+
+
+def load_table(name: str, path: Path | None, read: Callable[[object], tuple[T, list[str]]]) -> T:
+    """A file of `playbooks/` by its name, or another one in its place, read and checked.
+
+    read    (what it makes of the data, its problems). ConfigError names each problem on its own line.
+    """
+    where = str(path) if path else f"playbooks/{name}"
+    try:
+        place = path or importlib.resources.files("triage.playbooks").joinpath(name)
+        text = place.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from error
+    try:
+        data = read_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    made, problems = read(data)
+    if problems:
+        raise ConfigError("\n".join(f"{where}: {problem}" for problem in problems))
+    return made
 
 
 def clean(text: str, limit: int = 160) -> str:
