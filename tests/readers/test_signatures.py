@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from triage.errors import ConfigError
 from triage.readers import signatures
@@ -174,7 +174,7 @@ def test_an_unreadable_or_broken_file_is_a_configuration_error(tmp_path: Path) -
     bad.write_text("!!python/object/apply:os.system ['true']\n")
     with pytest.raises(ConfigError):
         load(bad)
-    bad.write_text(yaml.safe_dump({"version": 1, "signatures": [GOOD, GOOD, {**GOOD, "id": "z_z", "role": "x"}]}))
+    bad.write_text(json.dumps({"version": 1, "signatures": [GOOD, GOOD, {**GOOD, "id": "z_z", "role": "x"}]}))
     with pytest.raises(ConfigError) as error:
         load(bad)
     assert len(str(error.value).splitlines()) == 2
