@@ -20,6 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent / "facts"))
 from written_dumps import report
 from written_evidence import World
 
+from triage.facts import registry
+from triage.readers.shapes import problem
+
 SLOW_MS, STEP_MS = 470.0, 400.0
 
 
@@ -243,3 +246,34 @@ def test_a_slow_rank_keeps_its_name_whatever_healthy_gpus_show(block):
         w.samples = [s for s in w.samples if s.probe == "gpu"] + [s for s in slow.samples if s.probe != "gpu"]
         found, ranks, told = verdict(w)
         assert ranks == [9] and found == "straggler/compute", (seed, found, told.verdict.why)
+
+
+# ---------------------------------------------------------------- hostile answers
+
+JUNK = [None, 0, -1, 1, 1e15, "x", [], {}, [0] * 5, [5, 4, 3, 2, 1], True, "\x1b", [[0, 0]]]
+
+
+def spoilt(rng, gpu):
+    gpu = dict(gpu)
+    for _ in range(rng.randint(1, 6)):
+        name = rng.choice(sorted(gpu))
+        if rng.random() < 0.3:
+            del gpu[name]
+        else:
+            gpu[name] = rng.choice([*JUNK, gpu[rng.choice(sorted(gpu))]])
+        if not gpu:
+            break
+    return gpu
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_answer_of_nonsense_is_malformed_or_makes_facts_and_never_breaks_one(seed):
+    rng = random.Random(seed)
+    w = slow_world(3)
+    for node, looks in zip(w.names, answers(rng.choice(["thermal straggler", "spin hang"]))):
+        for look, data in zip("AB", looks):
+            bad = dict(data, gpus=[spoilt(rng, gpu) if rng.random() < 0.4 else gpu for gpu in data["gpus"]])
+            w.add("gpu", node, look, data if problem("gpu", bad) else bad)
+    ev = w.evidence()
+    for name in (name for name in registry.catalogue() if name.startswith("gpus.")):
+        assert "could not be computed" not in (registry.other(ev, name).reason or ""), name
