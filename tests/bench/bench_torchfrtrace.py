@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
 import re
 import resource
 import shutil
@@ -31,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench_flight_records import PER_NODE, STEP, T0_NS, make, shift
+from bench_flight_records import PER_NODE, STEP, T0_NS, as_pytorch, make, shift
 
 WITH_TORCH = 256  # ranks at most that torchfrtrace is given
 ROUNDS = 3  # turns of ours and torchfrtrace's
@@ -97,7 +96,7 @@ def operator_side(answers: str) -> dict[str, Any]:
 def write_whole(folder: Path, ranks: int, entries: int, stuck: int, some: list[int]) -> None:
     folder.mkdir()
     for rank in some:
-        (folder / f"rank_{rank}").write_bytes(pickle.dumps(make(rank, ranks, entries, stuck), 2))
+        (folder / f"rank_{rank}").write_bytes(as_pytorch(make(rank, ranks, entries, stuck)))
 
 
 def write_answers(out: Path, ranks: int, entries: int, stuck: int) -> None:
