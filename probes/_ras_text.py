@@ -18,6 +18,7 @@ Fooled by   which ranks are listed: the fewer ones, be they behind or ahead, and
 import re
 
 MOST_RANKS, MOST_COUNT = 1 << 18, 1 << 48
+MOST_SHOWN = 1 << 19  # ranks of all listed communicators together: 8,192 in 64 each; a line can claim 262,143 in 60 bytes
 ERRORS = (
     "Unhandled CUDA error",
     "System error",
@@ -81,7 +82,7 @@ def parse(text):
         raise Broken("it is cut off")
     bounds = lines.index("Errors")  # both headings always stand there, also above nothing
     rows = table(lines[:bounds])
-    comms, here, process, dead, timeouts, sections = {}, None, None, set(), 0, {}
+    comms, here, process, dead, timeouts, sections, shown = {}, None, None, set(), 0, {}, 0
     for line in lines[bounds:]:
         head = HEAD.match(line)
         if head:
@@ -91,6 +92,9 @@ def parse(text):
             sections[(int(group), kind)] = sections.get((int(group), kind), 0) + 1
             if ident not in comms:
                 comms[ident] = Comm(ident, rows[int(group)][1])
+                shown += comms[ident].size
+                if shown > MOST_SHOWN:
+                    raise Garbage("communicators of %d ranks in all" % shown)
             here, process = comms[ident], None
             here.enter(kind)
         elif line in ("INCOMPLETE", "DEAD"):

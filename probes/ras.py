@@ -223,6 +223,22 @@ def holds(ctx, pid, inodes):
     return ""
 
 
+def mixed_up(ctx, found, rank, port):
+    """Why a report could be another job's without our seeing it; "" where its processes would tell.
+
+    All of one user listen on one port, and the pids of a report are a container's own: those of two jobs are the same there.
+    """
+    if rank.ns_pid == rank.pid:
+        return ""
+    there = {}
+    for name in ("tcp", "tcp6"):
+        there.update(listeners(ctx.read(ctx.proc("%d/net/%s" % (rank.pid, name)), 1 << 22), port))
+    ours = {holds(ctx, one.pid, there) for one in found[:MOST_RANKS]}
+    if set(there) <= ours:
+        return ""
+    return "others listen on port %d as well, and process numbers of a container do not tell whose report it is" % port
+
+
 def listening(ctx, found):
     """(rank, [host], port, "") of a process of the job that listens for RAS, or (None, [], None, why not)."""
     why = "no process of the job listens for RAS"
@@ -344,6 +360,9 @@ def collect(ctx):
     refused = risk(init, version)
     if refused:
         return dict(answer("skipped_init_risk", refused), nccl=words)
+    why = mixed_up(ctx, found, rank, port)
+    if why:
+        return dict(answer("foreign_job", why), nccl=words)
     why = enter_network(ctx, rank.pid)
     if why:
         return dict(answer("no_listener", why), nccl=words)

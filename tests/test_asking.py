@@ -267,3 +267,31 @@ def test_a_suspect_without_a_process_is_not_looked_at_in_place_of_its_neighbour(
     w.dead = {4: "A"}
     told = plan(request("stacks", *ranks(4), peers=2), w.processes().evidence())
     assert "gpu003" not in told and set(told) == {"gpu001", "gpu008"}
+
+
+# ---------------------------------------------------------------- a network that may be cut
+
+
+def test_of_a_small_job_every_node_tries_every_other_one_on_the_fabric_alone():
+    told = plan(request("peers", *ranks(*range(16)), pairs=6), world("gpu003").evidence())
+    assert sorted(told) == sorted({f"gpu{i:03d}" for i in range(1, 9)} - {"gpu003"})
+    assert sorted(asked(told, "gpu002")) == ["gpu001", "gpu004", "gpu005", "gpu006", "gpu007", "gpu008"]
+    assert not any(target["management"] for args in told.values() for target in args["targets"])
+
+
+def test_of_a_large_job_each_tries_its_neighbours_and_a_few_more_the_same_in_every_run():
+    w = world(nodes=400)
+    told = plan(request("peers", *nodes(*w.names), pairs=6), w.evidence())
+    assert len(told) == 400 and max(len(args["targets"]) for args in told.values()) <= 8
+    assert asked(told, "gpu400")[:2] == ["gpu001", "gpu002"] and "gpu400" not in asked(told, "gpu400")
+    assert told == plan(request("peers", *nodes(*w.names), pairs=6), w.evidence())
+    # Nobody is left to its neighbours: all of them are tried by others of the job as well.
+    tried = {target["node"] for args in told.values() for target in args["targets"][2:]}
+    assert len(tried) > 380
+
+
+def test_without_fabric_addresses_or_with_two_nodes_nobody_is_asked_for_a_cut():
+    w = world(fabric=False)
+    assert plan(request("peers", *nodes(*w.names), pairs=6), w.evidence()) == {}
+    w = world(nodes=2)
+    assert plan(request("peers", *nodes(*w.names), pairs=6), w.evidence()) == {}

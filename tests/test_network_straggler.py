@@ -2,6 +2,7 @@
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "facts"))
 from test_congestion import noisy
 from test_wire import over_tcp, ring
-from written_evidence import limits
+from written_evidence import NOW, limits
 from written_rails import EVEN, Fabric
 
 from triage.conclude import load_playbooks
@@ -247,3 +248,52 @@ def test_a_healthy_network_in_any_guise_accuses_nobody(tens):
         found = concluded(variant(seed), healthy_gpus=True)
         assert not found.culprit_parts, (seed, found.verdict.cause, found.culprit_parts)
         assert found.verdict.id in ("healthy", "slow_everywhere", "inconclusive"), (seed, found.verdict.cause)
+
+
+# ---------------------------------------------------------------- a port that NCCL itself gave up
+
+
+def failed_over(ago=120.0, what="failed", **how):
+    """The pace changed two minutes ago (written_rails.SLOW); NCCL gave up on a device of gpu002 then."""
+
+    class Told(Fabric):
+        def made(self):
+            world = super().made()
+            for index, sample in enumerate(world.samples):
+                if sample.probe == "joblog":
+                    hits = [
+                        {"id": "nccl_port_failed", "at": NOW - ago, "last_at": NOW - ago, "dated": True, "count": 1,
+                         "line_no": 900, "prefix": "", "text": "NET/IB: Device 0 marked as failed.",
+                         "groups": {"host": "gpu002", "device": "0", "recovery": "Yes", "way": "send"}},
+                    ]  # fmt: skip
+                    if what != "failed":
+                        hits.append({**hits[0], "id": "nccl_port_recovered", "line_no": 950, "at": NOW - 60,
+                                     "last_at": NOW - 60, "groups": {"host": "gpu002", "device": "0", "what": what}})  # fmt: skip
+                    world.samples[index] = replace(sample, data={**sample.data, "hits": hits})
+            return world
+
+    return Told(**how)
+
+
+def test_a_port_that_nccl_gave_up_when_the_job_became_slower_is_the_reason():
+    found = concluded(failed_over(), True)
+    assert (found.verdict.cause, found.verdict.kind) == ("straggler/failed_over", "network")
+    assert [part.node for part in found.culprit_parts] == ["gpu002"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"ago": 1500.0}, {"what": "recovered"}, {"what": "succeeded"}],
+    ids=["long before", "recovered", "succeeded"],
+)
+def test_a_port_given_up_long_before_or_taken_back_since_is_no_reason(how):
+    assert concluded(failed_over(**how), True).verdict.cause != "straggler/failed_over"
+
+
+def test_a_port_given_up_of_a_job_at_its_pace_is_a_finding():
+    assert concluded(failed_over(elapsed=EVEN), True).verdict.id == "healthy"
+    assert failed_over(elapsed=EVEN).fact("links.failover").value == 1
+
+
+def test_sick_gpus_come_before_a_port_that_was_given_up():
+    assert concluded(failed_over(), False).verdict.cause != "straggler/failed_over"

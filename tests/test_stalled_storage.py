@@ -329,3 +329,56 @@ def test_the_first_line_does_not_wait_for_nodes_that_hang_on_the_same_log(site, 
     logs = {(s["node"], s["look"], s["status"]) for s in samples if s["probe"] == "joblog"}
     assert logs == {("", "A", "timeout"), ("n1", "A", "timeout")}
     assert any("did not answer on our own machine" in f["text"] for f in json.loads(done.out)["findings"])
+
+
+# ---------------------------------------------------------------- the same storage froze the job
+
+
+STEP = (
+    " [{at}] iteration {i:8d}/ 1000 | consumed samples: 1 | elapsed time per iteration (ms): 1000.0 | lm loss: 2.0 |\n"
+)
+
+
+@pytest.fixture
+def frozen_on_storage(site, dead):
+    """(inventory, rank 0): two real ranks of a job whose last step is ten minutes old; rank 0 hangs on the mount."""
+    ended = time.time() - 600
+    stamps = [time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ended - 200 + i)) for i in range(1, 201)]
+    log = site.room / "stalled.log"
+    log.write_text("".join(STEP.format(at=at, i=i) for i, at in enumerate(stamps, 1)))
+    os.utime(log, (ended, ended))
+    path = site.room / "stalled.yaml"
+    match = "{SLURM_JOB_ID: stalled-7}"
+    path.write_text(f'jobs:\n  "7": {{nodes: n1, log: {log}, state: running, match: {match}}}\n')
+    base = {**site.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29777"}
+    hangs, waits = f"open({str(dead / 'shard')!r})", "import time; time.sleep(300)"
+    ranks = []
+    try:
+        for rank, code in enumerate((hangs, waits)):
+            mine = {**base, "SLURM_JOB_ID": "stalled-7", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            ranks.append(subprocess.Popen([sys.executable, "-c", code], env=mine))
+        yield path, ranks[0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+        ranks[1].wait()  # the other one ends with the mount
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["waits", "killed and still there in state D"])
+def test_a_job_and_our_home_and_state_on_one_stalled_mount_are_no_dead_rank(killed, site, dead, frozen_on_storage):
+    inventory, hung = frozen_on_storage
+    if killed:
+        time.sleep(1.5)
+        hung.kill()  # an operator's kill -9, which ends nobody who waits in state D
+        time.sleep(0.2)
+        assert ") D " in Path(f"/proc/{hung.pid}/stat").read_text()
+    words = ["frozen-job", "7", "--inventory", inventory, "--transport", "local", "--output", "json"]
+    environ = {**site.environ, "HOME": str(dead / "home"), "TRIAGE_STATE_DIR": str(dead / "state")}
+    done = triage(words, environ)
+    assert done.err[0][0] < WORDS_S, done.err
+    report = json.loads(done.out)
+    assert report["verdict"]["id"] in ("input_stall", "inconclusive"), report["verdict"]
+    assert not report["mitigation"]["restart"]["exclude_nodes"]
+    told = [f["text"] for f in report["findings"]]
+    assert any("shared storage may be stuck" in text for text in told)
+    shutil.rmtree(Path(done.err[-1][1].split(" ", 2)[2]).parent)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from zlib import crc32
 
 from triage.facts.evidence import Evidence
 from triage.facts.launches import nccl_release, own_pid
@@ -26,6 +27,7 @@ Args = dict[str, Any]
 Maker = Callable[[Request, Evidence, str], Args | None]  # of one node; None: it has nothing to say to this
 
 MOST_TARGETS = 64  # of the `peers` probe, which connects to all of them at once
+ALL_PAIRS = 17  # nodes: up to so many each tries every other one
 CONTROLS = 2  # among them nodes that answer us: a peer that reaches none says nothing of the silent ones
 
 
@@ -140,7 +142,13 @@ def _set_up(ev: Evidence) -> str:
 
 
 def _peers(request: Request, ev: Evidence, node: str) -> Args | None:
-    """The suspects' addresses, and those of some nodes that answer us: whether this peer's own fabric works."""
+    """The suspects' addresses, and those of some nodes that answer us: whether this peer's own fabric works.
+
+    With `pairs`: nobody is suspected, and each tries its neighbours of a ring and so many others of the job.
+    """
+    pairs = request.args.get("pairs")
+    if isinstance(pairs, int):
+        return _ring(ev, node, pairs)
     suspected = {part.node for part in request.parts} - {node}
     suspects = [each for each in ev.job.nodes if each.name in suspected]
     suspects.sort(key=lambda each: not each.fabric)  # if they are too many: those that can be judged
@@ -148,6 +156,24 @@ def _peers(request: Request, ev: Evidence, node: str) -> Args | None:
     controls = spread(healthy, CONTROLS)
     targets = [*controls, *suspects[: MOST_TARGETS - len(controls)]]
     return {"targets": [_target(each) for each in targets]} if suspects else None
+
+
+def _ring(ev: Evidence, node: str, pairs: int) -> Args | None:
+    """Whom this node tries on the fabric: the next two of the ring, and `pairs` more that are always the same ones.
+
+    Linear in the nodes (notes/network.md 4.1); where they are few, all of them.
+    """
+    names = [each.name for each in ev.derive(answering) if each.fabric]
+    count = len(names)
+    if node not in names or count < 3:
+        return None
+    at = names.index(node)
+    steps: Sequence[int] = range(1, count)
+    if count > ALL_PAIRS:
+        steps = [1, 2, *(3 + crc32(f"{node}/{i}".encode()) % (count - 3) for i in range(pairs))]
+    chosen = dict.fromkeys(names[(at + step) % count] for step in steps)
+    found = {each.name: each for each in ev.job.nodes}
+    return {"targets": [{**_target(found[name]), "management": []} for name in chosen]}
 
 
 def _target(node: Node) -> dict[str, Any]:

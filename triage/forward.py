@@ -6,7 +6,8 @@ One report tells of the whole job, so the nodes are asked in turn and the first 
 reading are the probe's own (probes/_ras.py, _ras_report.py): both roads give the same sample, which says in `road` which it
 was. Through the connection nothing runs on the node, but nothing there can tell us either who listens: only loopback is
 dialled, only the port that the job's environment names, and the first line that comes back must be RAS's. Where a query could
-harm (communicators that may be in their set-up) the node is asked, which sees the library.
+harm (communicators that may be in their set-up) the node is asked, which sees the library; so it is where the ranks have process
+numbers of a container, which two jobs may share, and only the node sees who else listens.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def _through(fleet: Any, node: str, args: Args, until: float) -> Sample | None:
     port = port_of(env)
     if port is None or not _loopback(told) or risk(args.get("init"), release(args.get("nccl"))):
         return None
+    if any(row.get("ns_pid") != row.get("pid") for row in args.get("ranks", ())):
+        return None  # in a container: only the node sees who else listens on that port
 
     def connect(seconds: float) -> Line:
         for host in LOOPBACK:

@@ -26,6 +26,21 @@ FINDINGS = (
     ("links.down_apart", "nic", "a port of the job has no link, but lost it at another time than the stall's"),
     ("links.survived", "nic", "a port of the job lost its link and has it again"),
     ("links.flapped", "nic", "a counter of a port of the job rose between the looks"),
+    ("links.failover", "nic", "NCCL gave up on a port and went on over another one: slower, not hung"),
+    ("links.slower", "nic", "a port of the job came back at a lower speed"),
+    ("links.cut_off", "node", "neither reaches the others on the training network, nor they it"),
+    (
+        "hosts.peers_see",
+        "node",
+        "is reached by its peers on the training network: the management path to it is dead, not the node; "
+        "do not restart or drain it for that",
+    ),
+    (
+        "hosts.our_way",
+        "node",
+        "does not answer us, and its peers reach it on the management network: our own way to it is closed "
+        "(firewall, route, jump host), not the node",
+    ),
     ("hosts.silent", "node", "did not answer; silence alone accuses nobody"),
     ("hosts.lost", "node", "answered the first look and not the second"),
     ("waits.stale", "dump", "its dump is of another attempt or older than its process; not compared"),
@@ -101,6 +116,10 @@ LEARN = {
     "stacks.host_lock": ("Where the suspect stands in its program", "ssh {node} py-spy dump --nonblocking --pid {pid}"),
     "progress.advancing": ("Whether the job moves", "{again}"),
     "ras.laggards": ("Which rank has launched less than its peers, by NCCL's own counts", "{again}"),
+    "ras.behind": (
+        "Whether the rank that launched less is held on its host, or waits for its device like its peers",
+        "ssh {node} py-spy dump --nonblocking --pid {pid}",
+    ),
     "pace.slow": ("How a job can write each rank's own compute time", "man triage-probes  # steps"),
     "links.down_now": ("The state of the job's ports", "ssh {node} ip -s link; ssh {node} ibstat"),
 }
@@ -223,7 +242,7 @@ def unknowns(case: CaseFile, facts: Mapping[str, Fact], found: Conclusion) -> tu
 def _suspect(case: CaseFile, facts: Mapping[str, Fact], found: Conclusion) -> tuple[str | None, int | None]:
     """A node and process worth looking at: a culprit, a root, a silent node, else the first node."""
     candidates: list[Part] = [*found.culprit_parts]
-    for name in ("waits.roots", "waits.possible", "hosts.silent"):
+    for name in ("waits.roots", "waits.possible", "ras.laggards", "hosts.silent"):
         candidates += facts[name].parts if name in facts else ()
     node = next((part.node for part in candidates if part.node), None)
     if node is None and case.job.nodes:

@@ -350,3 +350,36 @@ def test_the_report_accuses_no_silent_node_by_its_silence(trap):
     cause, accused = culprits(w)
     assert cause != "dead_rank/node_unreachable"
     assert ("node", "gpu003") not in accused and not {n for _, n in accused} & w.skip_nodes
+
+
+def test_a_frozen_job_whose_silent_node_is_reached_by_its_peers_is_told_not_to_restart_for_that():
+    """Management alone is cut: the node computes, or waits as the others do."""
+    w = dumps(world("gpu003"))
+    for peer in ("gpu001", "gpu002", "gpu004"):
+        ask(w, peer, {"gpu003": "refused"})
+    found = report(w)
+    assert found.verdict.id != "dead_rank" and not found.mitigation["restart"]["exclude_nodes"]
+    told = [finding.text for finding in found.findings]
+    assert any("the management path to it is dead, not the node; do not restart or drain it" in text for text in told)
+
+
+def test_a_node_that_its_peers_reach_on_the_management_network_is_behind_a_door_of_ours():
+    w = ask(dumps(world("gpu003")), "gpu001", {"gpu003": "refused"}, management="open")
+    assert nodes_of(w.fact("hosts.our_way")) == ["gpu003"]
+    told = [finding.text for finding in report(w).findings]
+    assert any("our own way to it is closed" in text for text in told)
+
+
+@pytest.mark.parametrize("phase", ["banner", "kex", "auth"])
+def test_a_door_that_opened_to_us_is_not_closed(phase):
+    w = ask(dumps(world("gpu003", phase=phase)), "gpu001", {"gpu003": "timeout"}, management="open")
+    assert w.fact("hosts.our_way").value == 0
+
+
+def test_a_loopback_address_is_the_peer_itself():
+    w = dumps(world("gpu003"))
+    nodes = [replace(n, address="127.0.0.1", port=2203) if n.name == "gpu003" else n for n in w.job.nodes]
+    w.job = replace(w.job, nodes=tuple(nodes))
+    row = {"address": "127.0.0.1:2203", "result": "open", "errno": None}
+    w.add("peers", "gpu001", "C", {"targets": [{"node": "gpu003", "management": [row], "fabric": []}]})
+    assert w.fact("hosts.our_way").value == 0

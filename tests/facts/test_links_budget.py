@@ -1,6 +1,7 @@
 """How long the transport retries: a range, of the ranks' own values, as NCCL reads them (notes/network.md 4.2)."""
 
 import pytest
+from written_dumps import add_dumps, everyone
 from written_ports import STALL, Roce
 
 from triage.facts.budget import budget
@@ -75,3 +76,67 @@ def test_where_no_environment_was_seen_the_default_proves_nothing_of_an_outage()
     found, budget_s = made.facts("links.outlasted", "links.budget_s")
     assert found.value is True and not found.contradicted_by
     assert budget_s.value == 120.0 and "no rank's environment was seen" in budget_s.text
+
+
+# ---------------------------------------------------------------- the release's own default
+
+
+def released(*releases, env=None, by="log"):
+    """The budget of a job whose library is of these releases."""
+    made = Roce()
+    for rank in range(8):
+        made.environments[rank] = env or {"NCCL_DEBUG": "VERSION"}
+    for release in releases:
+        made.hit("nccl_version", "gpu001", 6000, "", {"version": release}, own=False)
+        made.hits[-1]["text"] = f"NCCL version {release}+cuda12.9"
+    if by == "dumps":
+        made.hits.clear()
+        w = add_dumps(made.made(), everyone(["0 1 all_reduce", "0 2 all_reduce open"]), lib=releases[0])
+        return w.evidence().derive(budget)
+    return made.made().evidence().derive(budget)
+
+
+@pytest.mark.parametrize(
+    ("release", "exponent"),
+    [
+        ("2.3.5", 14),
+        ("2.13.4", 14),
+        ("2.14.3", 18),
+        ("2.22.3", 18),
+        ("2.23.4", 20),
+        ("2.30.7", 20),
+        ("2.100.1", 20),
+    ],
+)
+def test_a_value_that_nobody_set_is_the_default_of_the_jobs_own_release(release, exponent):
+    found, told = released(release), limits({"NCCL_IB_TIMEOUT": str(exponent)})
+    assert (round(found.least, 3), round(found.worst, 3)) == told
+    assert release in found.text and f"({exponent})" in found.text
+
+
+def test_the_release_may_stand_in_the_flight_records_alone():
+    assert released("2.21.5", by="dumps").least == pytest.approx(7.516, abs=0.001)
+
+
+def test_two_releases_in_one_job_widen_the_range():
+    found = released("2.21.5", "2.27.5")
+    assert (round(found.least, 3), round(found.worst, 3)) == (7.516, 120.259)
+
+
+def test_a_value_that_is_set_needs_no_release():
+    found = released("2.13.4", env={"NCCL_IB_TIMEOUT": "22"})
+    assert round(found.least, 3) == 120.259 and "2.13.4" not in found.text
+
+
+def test_a_file_of_nccl_counts_where_the_environment_says_nothing():
+    made = Roce(env={"NCCL_IB_TIMEOUT": ""})
+    for rank in range(8):
+        made.environments[rank] = {"NCCL_DEBUG": "WARN"}
+        for look in "AB":
+            made.world.change[(rank, look)] = {"conf": {"NCCL_IB_TIMEOUT": "22", "RANK": "9"}}
+    found = made.made().evidence().derive(budget)
+    assert round(found.least, 3) == 120.259 and found.sure
+
+
+def test_one_try_bounds_how_long_after_the_link_is_back_it_must_be_resent():
+    assert Roce(env={"NCCL_IB_TIMEOUT": "20"}).made().evidence().derive(budget).a_try == pytest.approx(17.18, abs=0.01)

@@ -96,7 +96,14 @@ def test_a_rank_that_a_debugger_holds_is_stopped_and_the_debugger_is_named():
 
 def test_a_rank_that_a_debugger_holds_is_named_as_stopped_and_not_as_stuck_on_its_host():
     w = add_dumps(world({5: "t"}, **GDB), everyone(WAITS, r5=None), lib="2.27.5")
-    assert named(w)[:2] == ("stuck_rank/stopped", [5])
+    assert named(w) == ("stuck_rank/stopped", [5], "medium")
+    assert w.fact("waits.roots_stopped").contradicted_by == (
+        "a debugger mostly comes because a job stands: let the rank go, and look again",
+    )
+    sent = add_dumps(world({5: "T"}), everyone(WAITS, r5=None), lib="2.27.5")  # by a signal
+    assert named(sent) == ("stuck_rank/stopped", [5], "high")
+    other = add_dumps(world({0: "t"}, **GDB), everyone(WAITS, r0=None, r5=None), lib="2.27.5")
+    assert named(other)[2] in ("low", "none")  # rank 5 gave no record either
 
 
 def test_a_debugger_that_came_between_the_looks_is_a_finding_and_no_cause():

@@ -10,6 +10,7 @@ from triage.probes import _ras_report, _ras_text
 from written_activity import cache, compiler, compiles, doing, watch
 from written_dumps import add_dumps, everyone, report
 from written_evidence import NOW, World
+from written_stacks import LOADING, stacked, stands
 
 from triage.case import CaseFile
 from triage.conclude import conclude
@@ -46,13 +47,20 @@ def told(w):
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_without_any_flight_record_the_one_laggard_is_named_with_low_confidence_and_one_source(form):
-    w = heard(stalled(), Report(comm().more(5, by=-1)), form=form)
+def test_the_one_laggard_whose_stack_shows_it_held_on_its_host_is_named_without_any_flight_record(form):
+    w = stacked(heard(stalled(), Report(comm().more(5, by=-1)), form=form), stands(5, LOADING))
     cause, ranks, confidence = told(w)
     assert (cause, ranks) == ("stuck_rank/launches", [5]) and confidence in ("low", "medium")
-    why = report(w).verdict.why
-    assert "One source alone (ras) names the culprit; nothing else confirms it yet." in why
+    assert any(line.startswith("2 sources agree: ras, stacks") for line in report(w).verdict.why)
     assert not any("drain" in command.run or "exclude" in command.run for command in report(w).commands)
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_by_launch_counts_alone_nobody_is_named_and_the_command_that_would_tell_is_printed(form):
+    w = heard(stalled(), Report(comm().more(5, by=-1)), form=form)
+    assert told(w)[:2] == ("inconclusive/arrival_unknown", [])
+    assert "stuck_rank/launches" in [a.cause for a in report(w).alternatives]
+    assert any("py-spy dump" in (each.run or "") and "1005" in (each.run or "") for each in report(w).unknown)
 
 
 def test_several_laggards_are_leads_and_nobody_is_named():

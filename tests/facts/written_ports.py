@@ -111,7 +111,7 @@ class Roce:
                 w.change[(rank, look)] = {
                     **w.change.get((rank, look), {}),
                     "env": {**base, **own},
-                    "start_s": NOW - 6900,
+                    "start_s": NOW - 6900 + self.clock[w.names[rank // w.per_node]],
                 }
         w.job = replace(
             w.job, nodes=tuple(self.node(n) for n in w.job.nodes), attempt=Attempt(0, w.job.attempt.started)

@@ -93,6 +93,16 @@ def test_a_port_on_which_another_process_listens_is_not_asked(start, port):
         ours.wait()
 
 
+def test_where_strangers_share_the_port_a_containers_process_numbers_tell_no_job_from_another(start):
+    ours = start()
+    rows = [{"rank": 0, "pid": ours, "ns_pid": 41}]
+    assert ask(ranks=rows)["outcome"] != "ok" and ask(ranks=rows)["tries"] > 0  # alone: the report is asked for and judged
+    start(1)
+    data = ask(ranks=rows)
+    assert (data["outcome"], data["tries"], data["queries"]) == ("foreign_job", 0, 0) and "container" in data["why"]
+    assert ask(ours)["outcome"] == "ok"  # by process numbers of the node itself, one of the two is told from the other
+
+
 def test_a_job_that_switched_ras_off_says_so(start):
     assert "NCCL_RAS_ENABLE=0" in ask(start(NCCL_RAS_ENABLE="0"))["why"]
 

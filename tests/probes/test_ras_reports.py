@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 
 import pytest
@@ -275,6 +276,23 @@ def test_a_report_that_is_made_to_fill_memory_is_thrown_away_before_it_is_decode
     held = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert verdict == "garbage" and held < 4 * len(raw)
+
+
+@pytest.mark.parametrize("count", [3, 18000])
+def test_a_text_that_claims_more_ranks_than_any_job_has_is_thrown_away_before_anybody_counts_them(count):
+    # 60 bytes claim 262,143 ranks at one number; each would cost 0.4 s and 21 MB to write out.
+    size = 1 << 18
+    row = f"    0  {count}  2  8  {size}  {size}  RUNNING  MISMATCH\n"
+    told = "".join(
+        f"#0-{i} ({i:016x}) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n"
+        f"  {size - 1} ranks have launched up to operation 42\n"
+        "  Rank 0 has launched up to operation 41 -- GPU 0 managed by process 40 on node 10.0.0.11\n"
+        for i in range(count)
+    )
+    text = f"NCCL version 2.27.5 compiled with CUDA 12.9\n{row}\nErrors\n======\n\nWarnings\n========\n\n{told}"
+    began = time.process_time()
+    verdict, why = _ras_report.judge(text.encode(), "text", 8, [(0, 40)], _ras_text.parse)
+    assert verdict == "garbage" and "ranks in all" in why and time.process_time() - began < 1.0
 
 
 def test_a_report_of_8192_ranks_in_many_communicators_stays_small():

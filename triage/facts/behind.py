@@ -1,8 +1,10 @@
 """Who lags by launch counts and by nothing else that we know does anything better than that: the one whom RAS may name.
 
-RAS alone proves that a rank has not launched what its peers have. It does not count sends and receives, so that a rank may
-lag because it waits in one. What the process list, the flight records and the ranks' own activity say is asked before it is
-named.
+RAS alone proves that a rank has not launched what its peers have, and that is no proof that they wait for it. A rank that waits
+for its own device launches nothing either: `loss.item()` on the one that writes the log, while its peers run ahead into a
+collective that hangs in flight, makes the healthiest rank the laggard. And sends and receives are not counted, so that it may
+wait in one. So a second source has to show it held on its host: its GPU has nothing to do while others spin, its stack stands
+in a place of the host alone, or the records of the others prove together with the counts that it has not come.
 """
 
 from __future__ import annotations
@@ -11,14 +13,20 @@ from triage.facts.activity import activity
 from triage.facts.evidence import Evidence
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, other, unknown
-from triage.model import Fact
+from triage.facts.shortfall import unproven
+from triage.facts.stacks import on_the_host, stacks
+from triage.model import Fact, Part, Provenance
 
 BUSY = ("busy.parts", "busy.compiling", "busy.maybe")
+ALONE = (
+    "has launched less by NCCL's counts alone: one that waits for its device, or in a send or receive, lags as well; its GPU at "
+    "rest while others spin, or its stack, would tell"
+)
 
 
 @fact("ras.behind", type="number", unit="ranks", parts="rank")
 def behind(ev: Evidence) -> Fact:
-    """Laggards whose process runs, who do nothing of their own and who, by the flight records there are, wait for nobody."""
+    """Laggards whose process runs, who do nothing of their own, and whom a second source shows to be held on their host."""
     lag = other(ev, "ras.laggards")
     if not lag.known:
         return unknown(lag.reason, provenance=lag.provenance)
@@ -48,5 +56,33 @@ def behind(ev: Evidence) -> Fact:
     if unwatched:
         why = f"whether {unwatched[0].label()} does something of its own was not watched"
         return unknown(why, provenance=lag.provenance)
-    agreed = other(ev, "waits.possible").provenance[:4] if possible else ()
-    return known(parts=told, text=lag.text, provenance=(*lag.provenance, *agreed))
+    agreed: list[Provenance] = []
+    for part in told:
+        against, sources = _second(ev, part, bool(possible))
+        if against:
+            return known(parts=[], text=f"{part.label()} launched less, but {against}", provenance=lag.provenance)
+        if not sources:
+            return unknown(f"{part.label()} {ALONE}", provenance=lag.provenance)
+        agreed += sources
+    return known(parts=told, text=lag.text, provenance=(*lag.provenance, *dict.fromkeys(agreed)))
+
+
+def _second(ev: Evidence, part: Part, possible: bool) -> tuple[str, list[Provenance]]:
+    """(what shows that it waits itself, or "", the sources that show it held on its host)."""
+    rank = part.rank if part.rank is not None else -1
+    if rank in {each.rank for each in other(ev, "gpus.spin").parts}:
+        return "its GPU spins in a collective, so that it waits itself", []
+    found: list[Provenance] = []
+    idle = other(ev, "gpus.absent")
+    if rank in {each.rank for each in idle.parts}:
+        found += idle.provenance[:4]
+    seen = ev.derive(stacks)
+    if rank in seen.places:
+        place = seen.places[rank]
+        if place.communicates or place.verb == "sync":
+            return f"by its stack it waits for others or for its device ({place.words()})", []
+        if seen.still[rank] is True and on_the_host(place):
+            found += ev.seen(seen.sample[rank])
+    if possible and not unproven(ev, rank):
+        found += other(ev, "waits.possible").provenance[:4]
+    return "", found

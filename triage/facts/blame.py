@@ -44,14 +44,9 @@ def namings(ev: Evidence) -> list[Naming]:
         if trace and trace.port.the_jobs and not event.up and _event_near(ev, trace, event):
             why = f"NCCL on {event.node} was told by its card that {trace.port.name} lost its link"
             out.append(Naming(event.node, trace.port, "event", why))
-    for line in found.gave_up:
-        if line.peer and _died_first(ev, line.peer):
-            continue  # whoever waits for a dead process gets no answer either
-        own = _port(ev, line.node, line.device) if line.node else None
-        far = [trace for trace in ev.derive(traces).get(line.peer or "", ()) if trace.port.the_jobs]
+    for given in ev.derive(give_ups):
+        line, own, far = given.line, given.own, given.far
         near = [trace for trace in ev.derive(traces).get(line.node or "", ()) if own and trace.port is own]
-        if not _gave_up_near(ev, line, [*near, *far]):
-            continue
         peer = line.peer or line.told or "its peer"
         if line.node:
             why = f"NCCL on {line.node} gave up on {own.name if own else 'a port'}: no answer from {peer} (status 12)"
@@ -61,6 +56,32 @@ def namings(ev: Evidence) -> list[Naming]:
             only = far[0].port if len(far) == 1 else None
             out.append(Naming(line.peer, only, "peer", why, line.device))
     return list({(naming.node, naming.why): naming for naming in out}.values())
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """One word of the transport that it gave up, near the stall and on a peer that had not died first.
+
+    own   the printer's port, where that is known; `far`: the job's ports at the peer's end
+    """
+
+    line: GaveUp
+    own: Port | None
+    far: tuple[Trace, ...]
+
+
+def give_ups(ev: Evidence) -> list[GivenUp]:
+    """To be called through `ev.derive`."""
+    out = []
+    for line in ev.derive(spoken).gave_up:
+        if line.peer and _died_first(ev, line.peer):
+            continue  # whoever waits for a dead process gets no answer either
+        own = _port(ev, line.node, line.device) if line.node else None
+        far = tuple(trace for trace in ev.derive(traces).get(line.peer or "", ()) if trace.port.the_jobs)
+        near = [trace for trace in ev.derive(traces).get(line.node or "", ()) if own and trace.port is own]
+        if _gave_up_near(ev, line, [*near, *far]):
+            out.append(GivenUp(line, own, far))
+    return out
 
 
 def _port(ev: Evidence, node: str, device: str | None) -> Port | None:

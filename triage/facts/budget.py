@@ -1,10 +1,12 @@
 """How long does the transport retry silently before it gives up? Between which limits (notes/network.md 4.2)?
 
 InfiniBand and RoCE: 4.096 us x 2^NCCL_IB_TIMEOUT a try, NCCL_IB_RETRY_CNT tries; cards wait up to four times as long a
-try, and never shorter than their floor. Over TCP the kernel retries for many minutes, and the collective's own time-out
-comes first.
-What can fool it: /etc/nccl.conf and adaptive retransmission, which are not read; ranks that export different values (the
-longest counts for what outlasts it, the shortest for what it outlasts); values that cannot be.
+try, and never shorter than their floor. The values are those of the ranks' environments and of NCCL's configuration file
+below /etc; what neither sets has the default of the job's own release of NCCL. Over TCP the kernel retries for many
+minutes, and the collective's own time-out comes first.
+What can fool it: ~/.nccl.conf and adaptive retransmission, which are not read; ranks that export different values (the
+longest counts for what outlasts it, the shortest for what it outlasts); values that cannot be; a release that nothing
+tells (then the defaults of all releases since 2.14 count).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 from dataclasses import dataclass
 
 from triage.facts.evidence import Evidence
+from triage.facts.launches import nccl_releases
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
 from triage.model import Fact
@@ -21,6 +24,9 @@ from triage.model import Fact
 LONGEST_EXPONENT = 31  # a field of five bits
 MOST_RETRIES = 7  # a field of three bits: 15 cannot act as 15
 NUMBER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,20}|[1-9][0-9]{0,18})")
+# NCCL_IB_TIMEOUT where nobody sets it, from which release on: read in the source of every tag (NVIDIA/nccl
+# src/transport/net_ib.cc, later net_ib/connect.cc): 2.3.5 to 2.13.4, 2.14.3 to 2.22.3, 2.23.4 to 2.30.
+DEFAULTS = (((2, 23), 20), ((2, 14), 18), ((0,), 14))
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class Budget:
     worst: float
     text: str
     sure: bool = True
+    a_try: float = (
+        math.inf
+    )  # the longest that one try may take: so long after the link is back it must have been resent
 
 
 def budget(ev: Evidence) -> Budget:
@@ -43,31 +52,54 @@ def budget(ev: Evidence) -> Budget:
         if row.env:
             told[(row.env.get("NCCL_IB_TIMEOUT", "").strip(), row.env.get("NCCL_IB_RETRY_CNT", "").strip())] = None
     ranges = [_range(ev, timeout, retries) for timeout, retries in told] or [_range(ev, "", "")]
-    least, worst = min(low for low, _ in ranges), max(high for _, high in ranges)
+    least, worst = min(one[0] for one in ranges), max(one[1] for one in ranges)
     values = sorted({timeout for timeout, _ in told if _exponent(timeout) is not None})
-    source = f"NCCL_IB_TIMEOUT={'/'.join(values[:4])}" if values else "NCCL's default"
+    default = _default_words(ev)
+    source = f"NCCL_IB_TIMEOUT={'/'.join(values[:4])}" if values else default
     if values and any(_exponent(timeout) is None for timeout, _ in told):
-        source += " or NCCL's default"
+        source += f" or {default}"
     if not told:
         source += ", for no rank's environment was seen"
-    return Budget(least, worst, f"{source}: {_span(least, worst)}", bool(told))
+    return Budget(least, worst, f"{source}: {_span(least, worst)}", bool(told), max(one[2] for one in ranges))
 
 
-def _range(ev: Evidence, timeout: str, retries: str) -> tuple[float, float]:
-    """(least, worst) of one rank's values."""
-    exponent, count = _exponent(timeout), _whole(retries)
+def default_exponents(releases: list[tuple[int, ...]]) -> list[int]:
+    """NCCL_IB_TIMEOUT of these releases where nobody sets it; [] where no release is told."""
+    return sorted({next(value for since, value in DEFAULTS if release >= since) for release in releases})
+
+
+def _default_words(ev: Evidence) -> str:
+    releases = nccl_releases(ev)
+    if not releases:
+        return "NCCL's default"
+    names = [".".join(map(str, release)) for release in releases[:2]]
+    values = "/".join(map(str, default_exponents(releases)))
+    return f"the default of NCCL {' and '.join(names)} ({values})"
+
+
+def _range(ev: Evidence, timeout: str, retries: str) -> tuple[float, float, float]:
+    """(least, worst, one try at the longest) of one rank's values."""
+    exponent, count = _exponent(timeout), whole_of(retries)
     tries = max(1, min(count, MOST_RETRIES)) if count is not None and count >= 0 else MOST_RETRIES
-    factor = ev.limit("link_worst_factor")
-    if exponent is None:
-        share = tries / MOST_RETRIES
-        return ev.limit("link_least_budget_s") * share, ev.limit("link_budget_s") * factor * share
+    if exponent is not None:
+        return _of_exponent(ev, exponent, tries)
+    found = [_of_exponent(ev, value, tries) for value in default_exponents(nccl_releases(ev))]
+    if found:
+        return min(one[0] for one in found), max(one[1] for one in found), max(one[2] for one in found)
+    share = tries / MOST_RETRIES
+    worst = ev.limit("link_budget_s") * ev.limit("link_worst_factor") * share
+    return ev.limit("link_least_budget_s") * share, worst, worst / tries
+
+
+def _of_exponent(ev: Evidence, exponent: int, tries: int) -> tuple[float, float, float]:
     if exponent == 0:
-        return math.inf, math.inf
+        return math.inf, math.inf, math.inf
     a_try = 4.096e-6 * 2**exponent
-    return a_try * tries, max(a_try * factor, ev.limit("link_try_floor_s")) * tries
+    longest = max(a_try * ev.limit("link_worst_factor"), ev.limit("link_try_floor_s"))
+    return a_try * tries, longest * tries, longest
 
 
-def _whole(text: str) -> int | None:
+def whole_of(text: str) -> int | None:
     """A number as NCCL reads it; None where there is no text. It takes what stands in front (0x0e, 016 and "14s" are 14),
     and 0 where nothing does (strtoll with base 0: NVIDIA/nccl src/misc/param.cc)."""
     if not text:
@@ -82,7 +114,7 @@ def _whole(text: str) -> int | None:
 
 def _exponent(text: str) -> int | None:
     """NCCL_IB_TIMEOUT, or None where it is unset or no card can be told so."""
-    value = _whole(text)
+    value = whole_of(text)
     return value if value is not None and 0 <= value <= LONGEST_EXPONENT else None
 
 

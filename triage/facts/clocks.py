@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # evidence.py asks attempt.py, which asks for clocks
 ZONE_SLACK_S = 240.0
 # Zones differ by a quarter of an hour at least; no line waits this long in a writer's buffer at the moment of a stall.
 WRONG_ZONE_S = 600.0
+# No answer is under way for so long (a whole run has a minute or two): the node's clock was set between two of them.
+STEPPED_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,25 @@ def offsets_of(samples: Iterable[Sample]) -> dict[str, Offset]:
     for sample in samples:
         if sample.node and sample.at is not None and sample.received is not None and sample.status == "ok":
             seen.setdefault(sample.node, []).append(sample.at - sample.received)
-    return {
-        node: Offset(max(differences), max(0.1, min(2.0, max(differences) - min(differences))))
-        for node, differences in seen.items()
-    }
+    return {node: Offset(max(differences), _err(differences)) for node, differences in seen.items()}
+
+
+def _err(differences: list[float]) -> float:
+    """How far the largest difference may be from the offset: some seconds of the way home; all of it if the clock was set."""
+    spread = max(differences) - min(differences)
+    return max(0.1, min(2.0, spread)) if spread < STEPPED_S else spread
 
 
 def our_time(ev: Evidence, node: str, at: float) -> float:
     """A time of a node's clock on ours. A node without measured offset is taken as right."""
     offset = ev.derive(clock_offsets).get(node)
     return at - offset.offset_s if offset else at
+
+
+def clock_err(ev: Evidence, node: str) -> float:
+    """How far `our_time` of this node may be wrong: minutes where its clock was never measured (a file that was handed in)."""
+    offset = ev.derive(clock_offsets).get(node)
+    return offset.err_s if offset else ev.limit("clock_unknown_s")
 
 
 def log_sample(ev: Evidence) -> Sample | None:

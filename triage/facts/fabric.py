@@ -2,7 +2,7 @@
 
 NCCL_IB_HCA chooses among RDMA devices (mlx5_0), NCCL_SOCKET_IFNAME among netdevs (ens1f0np0). Where a node has an RDMA
 port that NCCL takes, the netdev of NCCL_SOCKET_IFNAME only sets the connections up and carries no payload.
-What can fool it: /etc/nccl.conf and network plugins, which can say otherwise and are not read.
+What can fool it: ~/.nccl.conf and network plugins, which can say otherwise and are not read (a file of NCCL below /etc is).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from triage.facts.budget import budget
-from triage.facts.clocks import our_time
+from triage.facts.clocks import clock_err, our_time
 from triage.facts.ends import stall_window
 from triage.facts.evidence import Evidence
 from triage.facts.fabric import fabric
@@ -27,13 +27,22 @@ LATEST = 4e9  # epoch seconds: what a node says beyond is no time
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss of link of one port. `kernel` and `joblog`: the samples that tell of it."""
+    """One loss of link of one port. `kernel` and `joblog`: the samples that tell of it.
+
+    err   how far both of its moments may lie from ours, beside their spans: the length of the outage is not touched by it
+    """
 
     port: Port
     down: Span
     up: Span | None
     kernel: Sample | None = None
     joblog: Sample | None = None
+    err: float = 0.0
+
+    @property
+    def when(self) -> Span:
+        """When it began, with all that is not known of its clock."""
+        return Span(self.down.lo - self.err, self.down.hi + self.err)
 
     @property
     def outage(self) -> tuple[float, float] | None:
@@ -95,6 +104,7 @@ class Trace:
     events: list[PortEvent] = field(default_factory=list)  # by NCCL
     more: list[tuple[float, float]] = field(default_factory=list)
     kernel: Sample | None = None
+    err: float = 0.0  # of the kernel's dates
     losses: list[Loss] = field(default_factory=list)
 
 
@@ -143,6 +153,9 @@ def _take_kernel(ev: Evidence, node: str, sample: Sample, found: list[Trace]) ->
         if trace is None:
             continue
         trace.kernel = sample
+        doubt = event.get("err_s")
+        if isinstance(doubt, int | float) and 0.0 <= doubt < LATEST:
+            trace.err = max(trace.err, float(doubt))
         (trace.downs if event["id"] == "link_down" else trace.ups).extend(times)
         count = event.get("count")
         if isinstance(count, int) and count > len(times) > 1 and event["id"] == "link_down":
@@ -227,6 +240,8 @@ def _losses(ev: Evidence, trace: Trace) -> list[Loss]:
     for event in trace.events:
         if event.more and not event.up:
             trace.more.append((event.times[0].lo, event.times[-1].hi))
+    err = clock_err(ev, trace.port.node)
+    found = [replace(loss, err=err + (trace.err if loss.kernel else 0.0)) for loss in found]
     found = [loss for loss in found if _of_the_attempt(ev, loss)]
     return sorted(found, key=lambda loss: loss.down.lo)
 
@@ -254,14 +269,14 @@ def _of_the_attempt(ev: Evidence, loss: Loss) -> bool:
 def in_onset(ev: Evidence, loss: Loss) -> bool:
     """Did it begin when it could have caused the stall, and was it not over for whole steps before that?"""
     w = ev.derive(window)
-    return w is not None and loss.down.inside(w.lo, w.hi) and not recovered(ev, loss)
+    return w is not None and loss.when.inside(w.lo, w.hi) and not recovered(ev, loss)
 
 
 def perhaps_in_onset(ev: Evidence, loss: Loss) -> bool:
     """Nothing dates it well enough: it may be of the stall's beginning, or not."""
     w = ev.derive(window)
     return (
-        w is not None and not loss.down.inside(w.lo, w.hi) and loss.down.meets(w.lo, w.hi) and not recovered(ev, loss)
+        w is not None and not loss.when.inside(w.lo, w.hi) and loss.when.meets(w.lo, w.hi) and not recovered(ev, loss)
     )
 
 
@@ -270,7 +285,7 @@ def recovered(ev: Evidence, loss: Loss) -> bool:
     w, change = ev.derive(window), ev.derive(job_change)
     if w is None or change is None or loss.up is None:
         return False
-    return loss.up.hi + ev.limit("still_factor") * change.healthy <= w.earliest
+    return loss.up.hi + loss.err + ev.limit("still_factor") * change.healthy <= w.earliest
 
 
 def hidden(ev: Evidence, trace: Trace) -> bool:

@@ -69,19 +69,27 @@ def own_pid(row: RankRow) -> int | None:
     return whole(record.get("ns_pid")) or row.pid
 
 
-def nccl_release(ev: Evidence) -> str:
-    """The oldest release of NCCL that flight records or the job log tell of, "2.27.5"; "" where none does."""
+def nccl_releases(ev: Evidence) -> list[tuple[int, ...]]:
+    """The releases of NCCL that flight records, the job log or RAS tell of, oldest first; [] where none does."""
     told = [
         str(record.get("lib") or "")
         for sample in ev.of("flight_recorder")
         for row in records_of(sample)
         if isinstance(row, Mapping) and isinstance(record := row.get("record"), Mapping)
     ]
+    told += [str(report.get("nccl") or "") for report in ev.derive(heard).reports]
     lines = [line for sample in ev.of("joblog") for line in sample.data.get("tail") or ()]
-    lines += [hit.get("text") or "" for sample in ev.of("joblog") for hit in sample.data.get("hits") or ()]
-    found = {RELEASE.fullmatch(text.strip()) for text in told} | {LINE.search(line) for line in lines}
-    releases = [tuple(int(part) for part in match.group(1).split(".")) for match in found if match]
-    return ".".join(map(str, min(releases))) if releases else ""
+    hits = [hit for sample in ev.of("joblog") for hit in sample.data.get("hits") or () if isinstance(hit, Mapping)]
+    lines += [hit.get("text") for hit in hits]
+    found = {RELEASE.fullmatch(text.strip()) for text in told}
+    found |= {LINE.search(line) for line in lines if isinstance(line, str)}
+    return sorted({tuple(int(part) for part in match.group(1).split(".")) for match in found if match})
+
+
+def nccl_release(ev: Evidence) -> str:
+    """The oldest of them, "2.27.5"; "" where none is told."""
+    releases = nccl_releases(ev)
+    return ".".join(map(str, releases[0])) if releases else ""
 
 
 def rank_of(ev: Evidence, comm: Comm, number: int) -> int | None:
@@ -150,19 +158,25 @@ def launches(ev: Evidence) -> Launches:
         return out
     first, second = ({comm["id"]: comm for comm in report["comms"]} for report in told.reports)
     out.hidden_rise = told.reports[0].get("left_launches") != told.reports[1].get("left_launches")
+    backwards = False
     for ident, now in second.items():
         before = first.get(ident)
         if before is not None:
-            _growth(before, now, out)
+            backwards = not _growth(before, now, out) or backwards
         if _uneven(now):
             out.uneven += 1
             if before is None:
                 out.why = out.why or "an uneven communicator stands in one of the two reports only"
-            elif (before["groups"], before["unlisted"]) == (now["groups"], now["unlisted"]):
+            elif all(before[name] == now[name] for name in ("ops", "groups", "unlisted", "size", "ranks")):
                 out.standing += 1
                 _stands(ev, now, out)
     missing = [row for report in told.reports for comm in report["comms"] for row in comm["missing"]]
-    if missing or any(comm["missing_n"] for report in told.reports for comm in report["comms"]):
+    if backwards:
+        # Nobody takes a launch back: the two are not of one life of that communicator.
+        out.why, out.rose, out.moved = "launches went backwards between the two reports", set(), 0
+    elif unsettled := next((why for report in told.reports if (why := _unsettled(report))), ""):
+        out.why = unsettled
+    elif missing or any(comm["missing_n"] for report in told.reports for comm in report["comms"]):
         out.why = "ranks are missing from the report, and the others may lag for one of them"
     elif told.reports[1]["left_out"] and all(_uneven(comm) for comm in second.values()):
         out.why = "more communicators are uneven than the answer holds"
@@ -179,11 +193,27 @@ def _total(group: list[Any]) -> int:
     return sum(n or 0 for n in group[0])
 
 
-def _growth(before: Comm, now: Comm, out: Launches) -> None:
-    """Whose launches rose between the reports."""
-    earlier: dict[int, int] = {}
+def _unsettled(report: Report) -> str:
+    """Why the counts of a report may differ without anybody being late: who has met an error, aborts, leaves or joins a
+    communicator launches nothing in its others either, and mostly it is the one that noticed (notes 1.7)."""
+    for comm in report["comms"]:
+        state = next((word for word, *_ in comm["status"] if word != "RUNNING"), "")
+        if state or comm["errors"]:
+            what = f"is in the state {state}" if state else "has met an error"
+            return f"a communicator of {comm['size']} {what} on some ranks, and such ranks launch nothing elsewhere either"
+    # A text report lists only what is uneven: one that all its members abort stands in its table alone.
+    state = next((row[2] for row in report["table"] if row[2] not in ("RUNNING", "NOCOMM", "UNKNOWN")), "")
+    return f"a communicator is in the state {state}, and its ranks launch nothing elsewhere either" if state else ""
+
+
+def _growth(before: Comm, now: Comm, out: Launches) -> bool:
+    """Whose launches rose between the reports; False where any went back.
+
+    A text report tells only the operations that are uneven, so that two may count other ones.
+    """
+    earlier: dict[int, Mapping[str, Any]] = {}
     for group in before["groups"]:
-        earlier.update(dict.fromkeys(members(group[2]), _total(group)))
+        earlier.update(dict.fromkeys(members(group[2]), dict(zip(before["ops"], group[0]))))
     rose = False
     for group in now["groups"]:
         for rank in members(group[2]):
@@ -191,10 +221,15 @@ def _growth(before: Comm, now: Comm, out: Launches) -> None:
                 # Ranks of a communicator that nothing ties to the job's ranks count for themselves.
                 key = rank if now["ranks"] == "global" else (now["id"], rank)
                 out.watched.add(key)
-                if _total(group) > earlier[rank]:
+                was = earlier[rank]
+                steps = [(n or 0) - (was[op] or 0) for op, n in zip(now["ops"], group[0]) if op in was]
+                if any(step < 0 for step in steps):
+                    return False
+                if any(steps):
                     out.rose.add(key)
                     rose = True
     out.moved += rose
+    return True
 
 
 def _stands(ev: Evidence, comm: Comm, out: Launches) -> None:

@@ -8,32 +8,15 @@ after the stall had begun, which is a consequence.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
-
 from triage.facts.blame import Naming, namings, ties
-from triage.facts.budget import budget
 from triage.facts.clocks import log_sample
 from triage.facts.evidence import Evidence
 from triage.facts.flaps import Loss, Trace, hidden, in_onset, kernel_whole, perhaps_in_onset, traces, window
+from triage.facts.outages import MOST_PROVENANCE, flapped_losses, job_traces, loss_provenance, tied_losses
 from triage.facts.ports import job_ports, ports
 from triage.facts.registry import fact, known, unknown
 from triage.facts.transport import spoken
 from triage.model import Fact, Part, Provenance
-
-MOST_PROVENANCE = 8
-
-
-def _job_traces(ev: Evidence) -> Iterator[Trace]:
-    """The job's ports, with what was said of their link."""
-    for found in ev.derive(traces).values():
-        yield from (trace for trace in found if trace.port.the_jobs)
-
-
-def _provenance(ev: Evidence, found: Iterable[Loss]) -> tuple[Provenance, ...]:
-    told = dict.fromkeys(source for loss in found for source in loss.provenance(ev))
-    return tuple(told)[:MOST_PROVENANCE]
-
 
 # ---------------------------------------------------------------- now
 
@@ -41,7 +24,7 @@ def _provenance(ev: Evidence, found: Iterable[Loss]) -> tuple[Provenance, ...]:
 def _now(ev: Evidence) -> tuple[list[tuple[Trace, bool]], int]:
     """Job ports without link in both looks, and whether they may be blamed for the stall; how many ports told their state."""
     found, told = [], 0
-    for trace in _job_traces(ev):
+    for trace in job_traces(ev):
         port = trace.port
         if port.now:
             if port.down is None or port.down_before is None:  # one look may have met a flap that is over
@@ -83,7 +66,7 @@ def down_now(ev: Evidence) -> Fact:
         return unknown("no port that the job is known to use was seen in both looks")
     blamed = [trace for trace, guilty in found if guilty]
     seen = [sample for trace in blamed if (sample := trace.port.sample) is not None]
-    sources = (*ev.seen(*seen), *_provenance(ev, (trace.losses[-1] for trace in blamed if trace.losses)))
+    sources = (*ev.seen(*seen), *loss_provenance(ev, (trace.losses[-1] for trace in blamed if trace.losses)))
     return known(parts=[trace.port.part(_why_down(trace)) for trace in blamed], provenance=sources[:MOST_PROVENANCE])
 
 
@@ -161,17 +144,6 @@ def other_down(ev: Evidence) -> Fact:
 # ---------------------------------------------------------------- at the time of the stall
 
 
-def _flapped_in_onset(ev: Evidence) -> list[Loss]:
-    """The last such loss of each port that is not down now."""
-    found = []
-    for trace in _job_traces(ev):
-        guilty = [loss for loss in trace.losses if in_onset(ev, loss)]
-        still = guilty and guilty[-1] is trace.losses[-1] and guilty[-1].up is None and guilty[-1].kernel is not None
-        if guilty and trace.port.down is not True and not (still and not trace.port.now):
-            found.append(guilty[-1])
-    return found
-
-
 @fact("links.flapped_in_onset", type="number", unit="ports", parts="nic")
 def flapped_in_onset(ev: Evidence) -> Fact:
     """Ports of the job that lost their link when that could have caused the stall, and are not known to lack it now.
@@ -180,11 +152,11 @@ def flapped_in_onset(ev: Evidence) -> Fact:
     """
     if ev.derive(window) is None:
         return unknown("the job advances, or nothing tells when its stall began")
-    found = ev.derive(_flapped_in_onset)
+    found = ev.derive(flapped_losses)
     if found:
         parts = [loss.port.part(f"it {loss.text()}") for loss in found]
         against = ("the kernel log",) if any(_kernel_denies(ev, loss) for loss in found) else ()
-        return known(parts=parts, provenance=_provenance(ev, found), contradicted_by=against)
+        return known(parts=parts, provenance=loss_provenance(ev, found), contradicted_by=against)
     why = _blind(ev)
     if why:
         return unknown(why)
@@ -199,7 +171,7 @@ def _kernel_denies(ev: Evidence, loss: Loss) -> bool:
 def _blind(ev: Evidence) -> str:
     """Why a loss of link at the stall's beginning may have gone unseen, or ""."""
     told = ev.derive(ports)
-    for trace in _job_traces(ev):
+    for trace in job_traces(ev):
         name = f"{trace.port.name} of {trace.port.node}"
         if any(perhaps_in_onset(ev, loss) for loss in trace.losses):
             return f"NCCL tells of a loss of link of {name}, and nothing dates that line well enough"
@@ -239,26 +211,18 @@ def _named_part(ev: Evidence, naming: Naming) -> Part:
     return Part("nic", node=naming.node, name=which, why=naming.why)
 
 
-def _tied(ev: Evidence) -> list[Loss]:
-    """Of several, those on which the transport surely gave up; else those that were not surely over before it would have."""
-    found = [loss for loss in ev.derive(_flapped_in_onset) if ties(ev, loss)]
-    sure = [loss for loss in found if _outlasted(ev, loss) or _given_up(ev, loss)]
-    fatal = [loss for loss in found if _outlasted(ev, loss) is not False]
-    return sure or fatal or found
-
-
 @fact("links.tied", type="number", unit="ports", parts="nic")
 def tied(ev: Evidence) -> Fact:
     """Members of links.flapped_in_onset that a second sign ties to the stall."""
     flaps = flapped_in_onset(ev)
     if not flaps.known:
         return unknown(flaps.reason)
-    found = ev.derive(_tied)
+    found = ev.derive(tied_losses)
     if not found:
         if flaps.parts and log_sample(ev) is None:
             return unknown("the job log, which would tell whom the transport named, could not be read")
         return known(parts=[], text="nothing but the time ties a port to the stall" if flaps.parts else "")
-    parts, sources = [], list(_provenance(ev, found))
+    parts, sources = [], list(loss_provenance(ev, found))
     for loss in found:
         reasons = ties(ev, loss)
         parts.append(loss.port.part(f"it {loss.text()}; {reasons[0].why}"))
@@ -270,54 +234,6 @@ def tied(ev: Evidence) -> Fact:
     )
 
 
-# ---------------------------------------------------------------- for how long
-
-
-def _given_up(ev: Evidence, loss: Loss) -> list[Naming]:
-    """Words of the transport that it gave up on this port, or on a peer behind it."""
-    return [
-        naming
-        for naming in ev.derive(namings)
-        if naming.how != "event" and naming.node == loss.port.node and any(t.why == naming.why for t in ties(ev, loss))
-    ]
-
-
-def _outlasted(ev: Evidence, loss: Loss) -> bool | None:
-    """Was this outage longer than any retry budget (True), or shorter than each (False)? None: between, or not known."""
-    limits, lasted = ev.derive(budget), loss.outage
-    over_tcp = loss.port.device is None and bool(loss.port.now)
-    if lasted is None or over_tcp or not limits.sure:  # TCP goes on for many minutes, and the collective ends first
-        return None
-    if lasted[0] > limits.worst:
-        return True
-    return False if lasted[1] < limits.least else None
-
-
-@fact("links.outlasted", type="bool")
-def outlasted(ev: Evidence) -> Fact:
-    """Did the transport give up on the tied port: by its own word (status 12), or as the outage outlasted its retries?
-
-    False where the outage was shorter than the shortest budget; between the shortest and the longest nothing is decided.
-    """
-    found = ev.derive(_tied)
-    if not found:
-        return unknown("no port is tied to the stall")
-    limits, log = ev.derive(budget), ev.derive(spoken).sample
-    gave_up = [naming for loss in found for naming in _given_up(ev, loss)]
-    by_time = {_outlasted(ev, loss) for loss in found}
-    sources = _provenance(ev, found)
-    lasted = f"{found[0].port.name} of {found[0].port.node} {found[0].text()}; retries last {limits.text}"
-    if gave_up:
-        against = ("an outage shorter than the retry budget",) if by_time == {False} else ()
-        told = tuple(dict.fromkeys((*sources, *(ev.seen(log) if log else ()))))
-        return known(True, text=f"{gave_up[0].why}; {lasted}", provenance=told, contradicted_by=against)
-    if True in by_time:
-        return known(True, text=lasted, provenance=sources)
-    if by_time == {False} or math.isinf(limits.least):
-        return known(False, text=lasted, provenance=sources)
-    return unknown(f"nothing tells whether the transport gave up: {lasted}", provenance=sources)
-
-
 @fact("links.survived", type="number", unit="ports", parts="nic")
 def survived(ev: Evidence) -> Fact:
     """Ports of the job that lost their link within the attempt and have it again, and not at the stall's beginning: findings."""
@@ -325,12 +241,12 @@ def survived(ev: Evidence) -> Fact:
         return unknown("neither a kernel log nor the job log could be read")
     parts: list[Part] = []
     told: list[Loss] = []
-    for trace in _job_traces(ev):
+    for trace in job_traces(ev):
         over = [loss for loss in trace.losses if _over(ev, trace, loss)]
         if over:
             parts.append(trace.port.part(_why_survived(ev, over)))
             told.append(over[-1])
-    return known(parts=parts, provenance=_provenance(ev, told))
+    return known(parts=parts, provenance=loss_provenance(ev, told))
 
 
 def _over(ev: Evidence, trace: Trace, loss: Loss) -> bool:
@@ -342,6 +258,6 @@ def _over(ev: Evidence, trace: Trace, loss: Loss) -> bool:
 
 def _why_survived(ev: Evidence, over: list[Loss]) -> str:
     w = ev.derive(window)
-    late = w is not None and over[-1].down.lo > w.hi
+    late = w is not None and over[-1].when.lo > w.hi
     often = f" ({len(over)} times in all)" if len(over) > 1 else ""
     return f"it {over[-1].text()}{often}" + ("; the job already stood: a consequence" if late else "")

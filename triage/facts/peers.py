@@ -104,14 +104,14 @@ def peer_views(ev: Evidence) -> PeerViews:
         hears = _hears(sample, healthy)
         if not hears:
             deaf[sample.node] = None
-        for name, target in _targets(sample):
+        for name, target in targets_of(sample):
             node = silent.get(name)
             if node is None:
                 continue
-            for address, result in _results(target, "management"):
+            for address, result in results_of(target, "management"):
                 if address == management(node) and result in REACHED:
                     kernel.setdefault(name, {})[f"{sample.node} reaches {address}"] = None
-            tries = [(address, result) for address, result in _results(target, "fabric") if address in node.fabric]
+            tries = [(address, result) for address, result in results_of(target, "fabric") if address in node.fabric]
             if tries:
                 told.add(name)
             for address, result in tries:
@@ -137,20 +137,22 @@ def _hears(sample: Sample, healthy: Mapping[str, Node]) -> bool:
     own = healthy[sample.node].fabric
     return any(
         result in REACHED and address in healthy[name].fabric and address not in own
-        for name, target in _targets(sample)
+        for name, target in targets_of(sample)
         if name in healthy
-        for address, result in _results(target, "fabric")
+        for address, result in results_of(target, "fabric")
     )
 
 
-def _targets(sample: Sample) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def targets_of(sample: Sample) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(node, what was tried of it) of one answer of the probe."""
     told = sample.data.get("targets")
     for target in told if isinstance(told, list) else ():
         if isinstance(target, Mapping) and isinstance(target.get("node"), str):
             yield target["node"], target
 
 
-def _results(target: Mapping[str, Any], side: str) -> Iterator[tuple[str, str]]:
+def results_of(target: Mapping[str, Any], side: str) -> Iterator[tuple[str, str]]:
+    """(address, result) of the management or the fabric side."""
     told = target.get(side)
     for row in told if isinstance(told, list) else ():
         if isinstance(row, Mapping) and isinstance(row.get("address"), str) and isinstance(row.get("result"), str):

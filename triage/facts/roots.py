@@ -9,11 +9,14 @@ from dataclasses import replace
 
 from triage.facts.dumps import waits
 from triage.facts.evidence import Evidence
-from triage.facts.liveness import how_stopped
+from triage.facts.liveness import how_stopped, tracer_of
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, other, unknown
 from triage.facts.waits import without_exchanges
 from triage.model import Fact, Part
+
+
+DEBUGGED = "a debugger mostly comes because a job stands: let the rank go, and look again"
 
 
 def _ranks(fact: Fact) -> set[int]:
@@ -39,8 +42,16 @@ def roots_gone(ev: Evidence) -> Fact:
 
 @fact("waits.roots_stopped", type="number", unit="ranks", parts="rank")
 def roots_stopped(ev: Evidence) -> Fact:
-    """Ranks that the others wait for and whose process is stopped."""
+    """Ranks that the others wait for and whose process is stopped.
+
+    One that a debugger holds writes no record, and whoever writes none looks waited for: somebody may have attached to a
+    victim of a hang in flight because the job stands. That is said as a doubt.
+    """
     found, rows = _of_kind(ev, "stopped", "ranks.stopped"), ev.derive(rank_table).rows
+    named = [rows[part.rank] for part in found.parts if part.rank in rows]
+    debugged = [row for row in named if row.state == "t" or (tracer_of(row) or (0, ""))[0]]
+    if debugged:
+        found = replace(found, contradicted_by=(*found.contradicted_by, DEBUGGED))
     held = [
         replace(part, why=f"waited for; {how_stopped(rows[part.rank])}") if part.rank in rows else part
         for part in found.parts

@@ -3,8 +3,9 @@
 A rank without a usable record is only *possible* by the records of others. Its own line ("last enqueued 41", while the others
 gave up at 42) or the launch counts of all members, the same in two reports, place it. A source that names others than the
 records do is told as a contradiction, and one that says nothing is no witness.
+The stack of a rank that has not come by its record, and stands in a collective, contradicts the record.
 What can fool it: launch counts leave sends, receives and CUDA graphs out; "last enqueued" is counted when the call returns, so
-that a rank stuck inside that very call looks as one that never came to it (its stack would tell).
+that a rank stuck inside that very call looks as one that never came to it (its stack tells, where it was read).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from triage.facts.dumps import Waits, waits
 from triage.facts.evidence import Evidence
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, other, unknown
+from triage.facts.shortfall import unproven
+from triage.facts.stacks import stacks
 from triage.facts.waitgraph import Picture
 from triage.model import Fact, Part, Provenance
 
@@ -53,6 +56,11 @@ def against(ev: Evidence, picture: Picture) -> tuple[str, ...]:
         found.append(
             f"the watchdog of {_many(rank for rank in gave_up if rank is not None)}, which gave up waiting itself"
         )
+    # PyTorch writes an operation down when the call returns: who stands in such a call may have come all the same.
+    places = ev.derive(stacks).places
+    inside = [rank for rank in sorted(idle) if rank in places and places[rank].communicates]
+    if inside:
+        found.append(f"the stack of {_many(inside)}, which stands in a call that waits for others")
     return tuple(found)
 
 
@@ -68,7 +76,7 @@ def by_logs(ev: Evidence) -> Fact:
         return unknown(found.why_none())
     if picture.roots or picture.cycles or not picture.possible:
         return known(parts=[], provenance=ev.seen(*found.samples[:8]))
-    sources: Mapping[str, Mapping[int, str]] = ev.derive(placed)
+    sources: Mapping[str, Mapping[int, str]] = _proven(ev, picture, ev.derive(placed))
     if not sources:
         return unknown(
             f"{_many(picture.possible)} gave no flight record, and neither the job log nor RAS places them",
@@ -92,6 +100,20 @@ def by_logs(ev: Evidence) -> Fact:
         provenance=_seen(ev, found, sources),
         contradicted_by=doubt,
     )
+
+
+def _proven(ev: Evidence, picture: Picture, told: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+    """The same without the ranks whose launch counts do not prove that they have not come to what the records wait in."""
+    found = {}
+    for name, ranks in told.items():
+        kept = {
+            rank: why
+            for rank, why in ranks.items()
+            if name != "ras.laggards" or rank not in picture.possible or not unproven(ev, rank)
+        }
+        if kept:
+            found[name] = kept
+    return found
 
 
 @fact("watchdog.agreed", type="number", unit="ranks", parts="rank")

@@ -4,14 +4,15 @@ From the probe `stacks` and the classes of playbooks/stacks.yaml. A stack says w
 is stuck: that the job stands still is asked before. Only two things are read as more. A lock: its stack shows that it waits
 for one in both of two dumps, or its interpreter lock is held by a thread that sleeps. A collective: PyTorch counts an
 operation only after the call of NCCL has returned (notes/nccl-ras-and-logs.md 4.1), so a rank that "has not arrived" may
-stand inside the call, or in one of a backend that keeps no record; it is then not held by its own program.
+stand inside the call, or in one of a backend that keeps no record; it is then not held by its own program. So it is where
+another thread of it is in one: a lock, a queue or the end of backward() in the main thread may be waiting for that thread.
 What can fool it: a rank that moves from call to call (a loader that delivers slowly) and is seen in one of them, in both
 dumps by chance; a node that lies about its own ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from triage.facts.claims import records_of
@@ -22,7 +23,16 @@ from triage.facts.registry import fact, known, other, unknown
 from triage.model import Fact, Part, Provenance, Sample, StackGroup
 from triage.readers.stacks import Place, place_of
 
-COLLECTIVES = ("collective", "gloo")
+# Places and calls of the kernel in which nobody waits for a device or for another rank, whatever else may hold him. Not among
+# them: a checkpoint (it copies from the device), a lock (its holder may wait for the device), sockets (the store of
+# torch.distributed), futexes, poll and sleeps (a program that polls an event of its device).
+OF_THE_HOST = ("data_loader", "storage", "compile")
+CALLS_OF_THE_HOST = frozenset(
+    (
+        "read", "write", "pread64", "pwrite64", "openat", "open", "fsync", "fdatasync", "getdents64", "statx", "newfstatat",
+        "flock", "fcntl", "wait4", "waitid", "rename", "mkdir",
+    )
+)  # fmt: skip
 
 
 @dataclass
@@ -53,6 +63,13 @@ def stacks(ev: Evidence) -> Seen:
             out.still[rank] = still if isinstance(still, bool) else None
             out.unseen.pop(rank, None)
     return out
+
+
+def on_the_host(place: Place) -> bool:
+    """Does this place show by itself that the rank waits neither for its device nor for another rank?"""
+    if place.communicates or place.verb == "sync":
+        return False
+    return place.cls in OF_THE_HOST or place.syscall in CALLS_OF_THE_HOST
 
 
 def _spoken(ranks: list[int]) -> str:
@@ -129,10 +146,10 @@ def shared_class(ev: Evidence) -> Fact:
     return known(classes[0], provenance=_told(ev, suspects))
 
 
-def _of(ev: Evidence, classes: tuple[str, ...], both_dumps: bool) -> Fact:
-    """Suspects in a place of these classes. Unknown where none is, but a stack is missing or was seen only once."""
+def _of(ev: Evidence, test: Callable[[Place], bool], both_dumps: bool) -> Fact:
+    """Suspects in a place of this kind. Unknown where none is, but a stack is missing or was seen only once."""
     suspects, seen = _suspects(ev), ev.derive(stacks)
-    inside = [rank for rank in suspects if rank in seen.places and seen.places[rank].cls in classes]
+    inside = [rank for rank in suspects if rank in seen.places and test(seen.places[rank])]
     sure = [r for r in inside if not both_dumps or seen.still[r] is True or seen.places[r].held]
     missing = _missing(ev, suspects)
     if not sure and (missing or not suspects):
@@ -144,14 +161,17 @@ def _of(ev: Evidence, classes: tuple[str, ...], both_dumps: bool) -> Fact:
 
 @fact("stacks.host_lock", type="number", unit="ranks", parts="rank")
 def host_lock(ev: Evidence) -> Fact:
-    """Ranks that the others wait for and that stand in a lock of their own: interpreter, thread or file lock, twice alike."""
-    return _of(ev, ("lock",), True)
+    """Ranks that the others wait for and that stand in a lock of their own: interpreter, thread or file lock, twice alike.
+
+    Not where another thread of the rank is in a collective: it may hold that lock, and then the rank waits for its peers.
+    """
+    return _of(ev, lambda place: place.cls == "lock" and not place.aside, True)
 
 
 @fact("stacks.in_collective", type="number", unit="ranks", parts="rank")
 def in_collective(ev: Evidence) -> Fact:
-    """Ranks that the others wait for, but that are inside a call of communication by their stack."""
-    return _of(ev, COLLECTIVES, False)
+    """Ranks that the others wait for, but that are inside a call of communication by the stack of one of their threads."""
+    return _of(ev, lambda place: place.communicates, False)
 
 
 @fact("stacks.odd", type="number", unit="ranks", parts="rank")

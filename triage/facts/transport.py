@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from triage.facts.clocks import log_sample, log_time, our_time
+from triage.facts.clocks import clock_err, clock_offsets, log_sample, log_time, our_time
 from triage.facts.evidence import Evidence
 from triage.model import Provenance, Sample
 
 # NCCL dates a line to the second (since 2.26, by its own host's clock).
 STAMP_S = 1.0
 OWN_STAMP = re.compile(r"\[20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]{0,10}\] ([\w.-]{1,64}):\d{1,8}:\d{1,8} \[")
+
+
+IDS = ("nccl_ib_port_event", "nccl_ib_retry_exceeded", "nccl_failover_failed")
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def spoken(ev: Evidence) -> Spoken:
     sample = log_sample(ev)
     if sample is None:
         return Spoken()
-    who = ev.derive(_directory)
+    who = ev.derive(directory)
     events: list[PortEvent] = []
     gave_up: list[GaveUp] = []
     for hit in _hits(sample):
@@ -97,12 +100,12 @@ def spoken(ev: Evidence) -> Spoken:
             continue
         host = _text(groups.get("host")) or _text(hit.get("prefix")) or ""
         node = who.host(host)
-        times = _times(ev, sample, hit, node)
+        times = times_of(ev, sample, hit, node)
         if hit["id"] == "nccl_ib_port_event" and node and times:
             count = hit.get("count")
             more = isinstance(count, int) and count > 2 and len(times) > 1
             events.append(PortEvent(node, _text(groups.get("nic")), groups.get("what") == "active", times, more))
-        elif hit["id"] == "nccl_ib_retry_exceeded" and times:
+        elif hit["id"] != "nccl_ib_port_event" and times:
             told = _text(groups.get("peer")) or ""
             peer = who.peer(told, _text(groups.get("peer_port")) or "", _text(groups.get("gid")) or "")
             gave_up.append(GaveUp(node, _text(groups.get("hca")), peer, told, times))
@@ -116,14 +119,14 @@ def _text(value: object) -> str | None:
 def _hits(sample: Sample) -> Iterator[Mapping[str, Any]]:
     hits = sample.data.get("hits")
     for hit in hits if isinstance(hits, list) else ():
-        if isinstance(hit, Mapping) and hit.get("id") in ("nccl_ib_port_event", "nccl_ib_retry_exceeded"):
+        if isinstance(hit, Mapping) and hit.get("id") in IDS:
             yield hit
 
 
 # ---------------------------------------------------------------- when
 
 
-def _times(ev: Evidence, sample: Sample, hit: Mapping[str, Any], node: str | None) -> tuple[Span, ...]:
+def times_of(ev: Evidence, sample: Sample, hit: Mapping[str, Any], node: str | None) -> tuple[Span, ...]:
     """When the first and the last of these lines were written; () where nothing dates them."""
     told = [hit.get("at")]
     if isinstance(hit.get("count"), int) and hit["count"] > 1:
@@ -140,11 +143,17 @@ def _times(ev: Evidence, sample: Sample, hit: Mapping[str, Any], node: str | Non
         if node is None:
             found.append(Span(ours, ours + STAMP_S))
         elif own:  # NCCL's own date is by the clock of its own host
-            found.append(Span(our_time(ev, node, float(at)), our_time(ev, node, float(at)) + STAMP_S))
+            there, err = our_time(ev, node, float(at)), _unmeasured(ev, node)
+            found.append(Span(there - err, there + STAMP_S + err))
         else:
-            both = (ours, our_time(ev, node, float(at)))
-            found.append(Span(min(both), max(both) + STAMP_S))
+            there, err = our_time(ev, node, float(at)), _unmeasured(ev, node)
+            found.append(Span(min(ours, there - err), max(ours, there + err) + STAMP_S))
     return tuple(sorted(set(found), key=lambda span: span.lo))
+
+
+def _unmeasured(ev: Evidence, node: str) -> float:
+    """How far the clock of a node that was never measured may be off; 0 where it was."""
+    return 0.0 if node in ev.derive(clock_offsets) else clock_err(ev, node)
 
 
 def _written_before(ev: Evidence, sample: Sample, hit: Mapping[str, Any]) -> float:
@@ -219,7 +228,8 @@ class _Directory:
         return None
 
 
-def _directory(ev: Evidence) -> _Directory:
+def directory(ev: Evidence) -> _Directory:
+    """To be called through `ev.derive`."""
     return _Directory(ev)
 
 

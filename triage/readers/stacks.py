@@ -5,7 +5,8 @@
 
 `row` is one rank of the probe `stacks`. The innermost frame that an entry knows tells the class. A frame that waits on
 somebody's behalf (a queue, an event) is passed by as long as the frames outside of it are no code of the job: a data loader
-that waits in `queue.get` is a data loader. A class says where a rank stands, and never by itself that it is stuck there.
+that waits in `queue.get` is a data loader. Another thread of the rank that stands in a collective is told beside (`aside`):
+the main one may wait for it. A class says where a rank stands, and never by itself that it is stuck there.
 Fooled by   functions of the job that are called like those of a library's checkpointing; C code, which has no frame.
 Pure; a stack is a node's word: bounded by its shape before it comes here.
 """
@@ -26,6 +27,7 @@ from triage.readers.strict_yaml import load_table
 CLASSES = (
     "collective", "gloo", "data_loader", "storage", "compile", "checkpoint", "launch", "teardown", "lock", "wait", "user_code",
 )  # fmt: skip
+COMMUNICATION = ("collective", "gloo")
 ON = ("frame", "verb", "kernel")
 KEYS = {"id", "class", "where", "pattern", "weak", "says", "stacks", "not"}
 
@@ -56,6 +58,8 @@ class Place:
     inside   its innermost frame of the job's own code, "" if none
     held     why its interpreter lock is known to be held, "" if it is not
     how      what told the stack: py-spy, or the control plane
+    aside    what another thread of it is in, where that is a collective: `... , in thread "checkpoint"`; "" if none is
+    verb     what the line of the main thread calls (a word of the probe's VERBS), syscall  the call of the kernel it is in
     frames   all frames, innermost first, as text without lines: equal for ranks that stand at one place
     """
 
@@ -66,12 +70,20 @@ class Place:
     held: str
     how: str
     frames: tuple[str, ...]
+    aside: str = ""
+    verb: str = ""
+    syscall: str = ""
+
+    @property
+    def communicates(self) -> bool:
+        """Does it wait for other ranks, itself or through a thread of its own (backward hooks, a checkpoint's barrier)?"""
+        return self.cls in COMMUNICATION or bool(self.aside)
 
     def words(self) -> str:
         """`saving or loading a checkpoint, in save_checkpoint (train.py:41)`."""
         says = self.held or self.says
         where = self.inside or self.top
-        return ", in ".join(word for word in (says, where) if word)
+        return "; ".join(word for word in (", in ".join(word for word in (says, where) if word), self.aside) if word)
 
 
 def place_of(row: Mapping[str, Any], entries: Iterable[Entry] | None = None) -> Place | None:
@@ -87,11 +99,18 @@ def place_of(row: Mapping[str, Any], entries: Iterable[Entry] | None = None) -> 
     entry = _entry_of(frames, _kernel_words(kernel), f"{row.get('verb') or ''} {kernel.get('syscall') or ''}", known)
     own = [frame for frame in frames if frame[3]]
     cls, says = (entry.cls, entry.says) if entry else ("user_code", "in its own code") if own else ("", "")
-    if held:
+    aside, holder = "", main if main and main.get("gil") else None
+    for thread in threads:
+        if thread is not main and thread.get("frames"):
+            its = _entry_of(thread["frames"], "", "", known)
+            if its and its.cls in COMMUNICATION:
+                aside = aside or f'{its.says}, in another thread ("{thread.get("name") or ""}")'
+    if held and not (holder is not None and cls in COMMUNICATION):
+        # Whoever keeps the interpreter lock while it waits for others is held by them, and not by the lock.
         cls, says = "lock", ""
     return Place(
         cls, says, text_of(frames[0]) if frames else "", text_of(own[0]) if own else "", held, str(row.get("how") or ""),
-        tuple(name_of(frame) for frame in frames),
+        tuple(name_of(frame) for frame in frames), aside, str(row.get("verb") or ""), str(kernel.get("syscall") or ""),
     )  # fmt: skip
 
 
