@@ -18,7 +18,8 @@ Fooled by   which ranks are listed: the fewer ones, be they behind or ahead, and
 import re
 
 MOST_RANKS, MOST_COUNT = 1 << 18, 1 << 48
-MOST_SHOWN = 1 << 19  # ranks of all listed communicators together: 8,192 in 64 each; a line can claim 262,143 in 60 bytes
+# Ranks of all listed communicators together: 8,192 in 64 each; a line can claim 262,143 in 60 bytes.
+MOST_SHOWN = 1 << 19
 ERRORS = (
     "Unhandled CUDA error",
     "System error",

@@ -85,7 +85,12 @@ def pair(seed: int, *, wide: bool = False, lost: float = 0.0) -> Pair | None:
 
 
 def _world(
-    rng: random.Random, job: simulator.Job, machine: Machine, faults: list[dict[str, Any]], lost: float, how: dict[str, Any]
+    rng: random.Random,
+    job: simulator.Job,
+    machine: Machine,
+    faults: list[dict[str, Any]],
+    lost: float,
+    how: dict[str, Any],
 ) -> World:
     per_node = next(n for n in (8, 4, 3, 2, 1) if job.ranks % n == 0)
     began = recorder.START_NS / 1e9

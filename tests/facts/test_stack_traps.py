@@ -35,7 +35,9 @@ def both(main, *others):
 
 @pytest.mark.parametrize("other", [BARRIER, HOOK])
 @pytest.mark.parametrize("main", [LOCKED, LOADING, SAVING, EVALUATING, BACKWARD])
-def test_a_rank_of_which_another_thread_is_in_a_collective_is_neither_in_a_lock_of_its_own_nor_stuck_on_its_host(main, other):
+def test_a_rank_of_which_another_thread_is_in_a_collective_is_neither_in_a_lock_of_its_own_nor_stuck_on_its_host(
+    main, other
+):
     told = report(world(5, rows=(stands(5, both(main, other)), *PEERS)))
     assert told.verdict.cause == "inconclusive/inside_a_call" and not told.culprits
 

@@ -56,7 +56,7 @@ def world(programs, change=(), dead=(), hits=(), **log):
     w = World()
     w.change, w.dead = dict(change), dict(dead)
     w.processes().fabric(0).log(**{"last_ago": 100, "hits": hits, **log})
-    return add_dumps(w, {rank: lines for rank, lines in programs.items()}, lib="2.27.5")
+    return add_dumps(w, dict(programs.items()), lib="2.27.5")
 
 
 def end(rank, code, ago):
@@ -119,6 +119,8 @@ def test_beside_a_port_that_was_gone_at_the_onset_neither_fault_makes_a_third_pa
         made.world.dead = {late: "A"}
     elif how == "stopped":
         made.world.change.update(stopped(late))
-    told = report(add_dumps(made.made(), everyone(WAITS, **{f"r{late}": LATE if how == "absent" else None}), lib="2.27.5"))
+    told = report(
+        add_dumps(made.made(), everyone(WAITS, **{f"r{late}": LATE if how == "absent" else None}), lib="2.27.5")
+    )
     # The port is gpu002's (ranks 2 and 3).
     assert all(c.rank == late or (c.rank is None and c.node == "gpu002") for c in told.culprits), told.culprits

@@ -96,7 +96,9 @@ def test_a_port_on_which_another_process_listens_is_not_asked(start, port):
 def test_where_strangers_share_the_port_a_containers_process_numbers_tell_no_job_from_another(start):
     ours = start()
     rows = [{"rank": 0, "pid": ours, "ns_pid": 41}]
-    assert ask(ranks=rows)["outcome"] != "ok" and ask(ranks=rows)["tries"] > 0  # alone: the report is asked for and judged
+    assert (
+        ask(ranks=rows)["outcome"] != "ok" and ask(ranks=rows)["tries"] > 0
+    )  # alone: the report is asked for and judged
     start(1)
     data = ask(ranks=rows)
     assert (data["outcome"], data["tries"], data["queries"]) == ("foreign_job", 0, 0) and "container" in data["why"]

@@ -276,7 +276,11 @@ def job(tmp_path):
 
 
 @pytest.mark.skipif(SPY is None, reason="py-spy is not installed (pip install -e '.[dev]')")
-def test_a_job_without_flight_records_is_asked_through_the_connection_and_the_laggard_is_named_with_its_stack(sshd, job, tmp_path):  # noqa: F811
+def test_a_job_without_flight_records_is_asked_through_the_connection_and_the_laggard_is_named_with_its_stack(
+    sshd,  # noqa: F811
+    job,
+    tmp_path,
+):
     time.sleep(2.5)  # steps are dated to a second, and those before the processes began are of another attempt
     last = int(time.time())
     lines = [

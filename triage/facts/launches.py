@@ -200,7 +200,9 @@ def _unsettled(report: Report) -> str:
         state = next((word for word, *_ in comm["status"] if word != "RUNNING"), "")
         if state or comm["errors"]:
             what = f"is in the state {state}" if state else "has met an error"
-            return f"a communicator of {comm['size']} {what} on some ranks, and such ranks launch nothing elsewhere either"
+            return (
+                f"a communicator of {comm['size']} {what} on some ranks, and such ranks launch nothing elsewhere either"
+            )
     # A text report lists only what is uneven: one that all its members abort stands in its table alone.
     state = next((row[2] for row in report["table"] if row[2] not in ("RUNNING", "NOCOMM", "UNKNOWN")), "")
     return f"a communicator is in the state {state}, and its ranks launch nothing elsewhere either" if state else ""
@@ -213,7 +215,8 @@ def _growth(before: Comm, now: Comm, out: Launches) -> bool:
     """
     earlier: dict[int, Mapping[str, Any]] = {}
     for group in before["groups"]:
-        earlier.update(dict.fromkeys(members(group[2]), dict(zip(before["ops"], group[0]))))
+        counts = dict(zip(before["ops"], group[0]))
+        earlier.update((rank, counts) for rank in members(group[2]))
     rose = False
     for group in now["groups"]:
         for rank in members(group[2]):

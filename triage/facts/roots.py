@@ -15,7 +15,6 @@ from triage.facts.registry import fact, known, other, unknown
 from triage.facts.waits import without_exchanges
 from triage.model import Fact, Part
 
-
 DEBUGGED = "a debugger mostly comes because a job stands: let the rank go, and look again"
 
 
@@ -48,7 +47,7 @@ def roots_stopped(ev: Evidence) -> Fact:
     victim of a hang in flight because the job stands. That is said as a doubt.
     """
     found, rows = _of_kind(ev, "stopped", "ranks.stopped"), ev.derive(rank_table).rows
-    named = [rows[part.rank] for part in found.parts if part.rank in rows]
+    named = [rows[part.rank] for part in found.parts if part.rank is not None and part.rank in rows]
     debugged = [row for row in named if row.state == "t" or (tracer_of(row) or (0, ""))[0]]
     if debugged:
         found = replace(found, contradicted_by=(*found.contradicted_by, DEBUGGED))

@@ -28,7 +28,9 @@ def unproven(ev: Evidence, rank: int) -> str:
     for key in awaited:
         info = picture.group(key)
         if _beyond(picture, key):
-            return f"ranks have enqueued more of {info.label()} than they wait in, so that one that waits may lag as well"
+            return (
+                f"ranks have enqueued more of {info.label()} than they wait in, so that one that waits may lag as well"
+            )
         comms = [comm for comm in newest["comms"] if _is_of(comm, info, picture.records.world)]
         if not comms or not all(_lags(ev, comm, rank) for comm in comms):
             return f"the counts do not show rank {rank} behind in {info.label()}, where the others wait"
