@@ -1,11 +1,13 @@
 """Several questions side by side, each in a child of its own: one that never ends costs nothing but its own answer.
 
     told = apart({"0000:3b:00.0": function(say), ...}, left)
-    told["0000:3b:00.0"].pieces   what the function said, each `say({...})` at once; .ended: did it come to its end?
-    .state, .wchan                of a child that did not: D = it hangs in the kernel
+    told["0000:3b:00.0"].pieces   what the function said, each `say({...})` at once
+    .ended   did the child fall silent by itself?    .whole   did the function return?    .failed   text of its exception
+    .state, .wchan   of a child that did not end: D = it hangs in the kernel
 
 A call into a driver may block for 45 s under a lock, or for ever (notes/gpu-health.md 1.2); a thread that waits there cannot be
 ended, and a signal is not heard. A child has its own session and no descriptor of ours but its pipe, and dies with us.
+Fooled by   a child that is at its end and does not die: what it closes last is the driver, which may block as well.
 (A file with a leading underscore is no probe; it travels in the payload beside those that need it.)
 """
 
@@ -14,10 +16,12 @@ import json
 import os
 import select
 import signal
+import time
 
 PR_SET_PDEATHSIG = 1
 MOST_BYTES = 262144  # that one child may say
 MARGIN_S = 0.3  # before our own end
+BURY_S = 0.2  # that we wait for the dead
 
 
 class Told(object):
@@ -37,6 +41,14 @@ class Told(object):
             if isinstance(piece, dict):
                 found.append(piece)
         return found
+
+    @property
+    def whole(self):
+        return any("whole" in piece for piece in self.pieces)
+
+    @property
+    def failed(self):
+        return next((str(piece["failed"]) for piece in self.pieces if "failed" in piece), "")
 
 
 def apart(jobs, left, procfs="/proc"):
@@ -58,15 +70,27 @@ def apart(jobs, left, procfs="/proc"):
                 one.ended = not piece
                 os.close(rfd)
                 del pipes[rfd]
+    left_over = _unburied([one for one in told.values() if one.ended])
     for one in told.values():
         if not one.ended:
             one.state, one.wchan = _where(one.pid, procfs)
-            os.kill(one.pid, signal.SIGKILL)  # in D state it is heard later, or never: nobody waits for it
+            left_over.append(one)
+    for one in left_over:
+        os.kill(one.pid, signal.SIGKILL)  # in D state it is heard later, or never: nobody waits for it
+        os.waitpid(one.pid, os.WNOHANG)
     for rfd in pipes:
         os.close(rfd)
-    for one in told.values():
-        os.waitpid(one.pid, 0 if one.ended else os.WNOHANG)
     return told
+
+
+def _unburied(ones):
+    """Those that are not dead within BURY_S: to end, a process closes the driver, and that may block after its last word."""
+    until = time.monotonic() + BURY_S
+    while True:
+        ones = [one for one in ones if os.waitpid(one.pid, os.WNOHANG)[0] == 0]
+        if not ones or time.monotonic() > until:
+            return ones
+        time.sleep(0.002)
 
 
 def _be_child(job, wfd):
@@ -82,7 +106,11 @@ def _be_child(job, wfd):
                     os.close(int(name))
                 except OSError:
                     pass
-        job(lambda piece: _say(wfd, piece))
+        try:
+            job(lambda piece: _say(wfd, piece))
+            _say(wfd, {"whole": True})
+        except Exception as error:  # whatever a library of another age throws: it is this child's answer
+            _say(wfd, {"failed": ascii("%s: %s" % (type(error).__name__, error))[1:-1][:160]})
     finally:
         os._exit(0)
 

@@ -154,11 +154,13 @@ def mark_main(threads):
 
 
 def chosen(threads):
-    """The main thread, the one with the interpreter lock, and some that run; never an idle pool of a hundred."""
+    """The main thread, the one with the interpreter lock, those that talk to other ranks, and some that run; never an idle
+    pool of a hundred."""
 
     def weight(thread):
         own = any(frame[3] for frame in thread["frames"])
-        return not thread["main"], not thread["gil"], not thread["active"], not own
+        talks = any("torch/distributed/" in frame[1] for frame in thread["frames"][:FEW])
+        return not thread["main"], not thread["gil"], not talks, not thread["active"], not own
 
     return [shorter(t) for t in sorted((t for t in threads if t["frames"]), key=weight)[:MOST_THREADS]]
 

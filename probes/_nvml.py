@@ -87,23 +87,30 @@ class Gpu(object):
         self.row[field] = value
 
     def fields(self, numbers):
-        """{field number or (number, scope): value} of those that were answered; the others are missing."""
+        """{name: value} of {field number: name}; those that were not answered are missing, with their reason in `nulls`."""
         found = {}
         values = self.ask("fields", "nvmlDeviceGetFieldValues", self.handle, list(numbers)) if numbers else ()
-        for number, value in zip(numbers, values or ()):
-            if value.nvmlReturn == 0:
-                found[number] = decoded(value)
+        if values is None:
+            self.nulls.update(dict.fromkeys(numbers.values(), self.nulls.pop("fields")))
+        for name, value in zip(numbers.values(), values or ()):
+            number = decoded(value) if value.nvmlReturn == 0 else None
+            if number is not None:
+                found[name] = number
+            else:
+                self.nulls[name] = WHY.get(value.nvmlReturn, "error %s" % value.nvmlReturn)
         return found
 
     def tell(self):
-        self.say({"row": dict(self.row, nulls=self.nulls)})
+        nulls = {field: why for field, why in self.nulls.items() if self.row.get(field) is None}
+        self.say({"row": dict(self.row, nulls=nulls)})
 
 
 def decoded(value):
-    """The number of one field by its type; None for a type that we do not know."""
+    """The number of one field by its type; None for a type that we do not know, and for what is no number."""
     names = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
     name = names.get(value.valueType)
-    return None if name is None else getattr(value.value, name, None)
+    number = None if name is None else getattr(value.value, name, None)
+    return None if number is None or number - number != 0 else number  # infinite, or not a number
 
 
 def read_gpu(nvml, bdf, window_s, say):
@@ -154,10 +161,13 @@ def identity(gpu, driver):
 
 
 def health(gpu, driver):
-    told = gpu.fields([MEM_TEMP, RECOVERY])
+    gpu.row["mem_temp_c"] = gpu.fields({MEM_TEMP: "mem_temp_c"}).get("mem_temp_c")
     # Before 570 the number may be unknown to the driver or mean another thing.
-    gpu.row["recovery_action"] = told.get(RECOVERY) if driver >= (570, 0) else None
-    gpu.row["mem_temp_c"] = told.get(MEM_TEMP)
+    known = driver >= (570, 0)
+    told = gpu.fields({RECOVERY: "recovery_action"}) if known else {}
+    gpu.row["recovery_action"] = told.get("recovery_action")
+    if not known:
+        gpu.nulls["recovery_action"] = "not_read"
     gpu.put("ecc_unc", "nvmlDeviceGetTotalEccErrors", 1, 0)
     gpu.put("ecc_corr", "nvmlDeviceGetTotalEccErrors", 0, 0)
     gpu.put("sram_unc", "nvmlDeviceGetMemoryErrorCounter", 1, 1, 7)
@@ -185,8 +195,6 @@ def links(gpu, driver):
             count = gpu.ask("nvlink_errors", "nvmlDeviceGetNvLinkErrorCounter", gpu.handle, link, counter)
             if count is not None:
                 errors = (errors or 0) + count
-    if up or down:
-        gpu.nulls.pop("nvlinks", None)
     gpu.row["nvlinks"] = [len(up), len(up) + len(down)] if up or down else None
     gpu.row["nvlinks_down"], gpu.row["nvlink_errors"] = down, errors
     fabric(gpu)
@@ -219,8 +227,10 @@ def limits(gpu, driver):
             gpu.row[field] /= 1000.0
     gpu.put("energy_mj", "nvmlDeviceGetTotalEnergyConsumption")
     smoothing = moved_fields(driver)[1]
-    told = gpu.fields([smoothing]) if smoothing else {}
-    gpu.row["power_smoothing"] = bool(told[smoothing]) if smoothing in told else None
+    told = gpu.fields({smoothing: "power_smoothing"}) if smoothing else {}
+    gpu.row["power_smoothing"] = bool(told["power_smoothing"]) if told else None
+    if not smoothing:
+        gpu.nulls["power_smoothing"] = "not_read"
 
 
 # ---------------------------------------------------------------- how it runs
@@ -232,8 +242,10 @@ def limited(gpu, driver):
     names = dict(LIMITED)
     if first is not None:
         names.update((first + i, name) for i, name in enumerate(THERMAL))
-    told = gpu.fields(sorted(names))
-    return {names[number]: value for number, value in told.items() if isinstance(value, int) and value >= 0}
+    else:
+        gpu.nulls.update(dict.fromkeys(("limited_ns." + name for name in THERMAL), "not_read"))
+    told = gpu.fields({number: "limited_ns." + name for number, name in names.items()})
+    return {name[11:]: value for name, value in told.items() if isinstance(value, int) and value >= 0}
 
 
 def sample(gpu, driver, window_s):
@@ -241,12 +253,12 @@ def sample(gpu, driver, window_s):
     rows, began = [], time.monotonic()
     before, activity = limited(gpu, driver), Activity(gpu)
     reasons = "nvmlDeviceGetCurrentClocksEventReasons"
-    if gpu.ask("reasons", reasons, gpu.handle) is None and gpu.nulls.get("reasons") == "function_missing":
+    if gpu.ask("reasons_any", reasons, gpu.handle) is None and gpu.nulls["reasons_any"] == "function_missing":
         reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"
     while True:
         began_one = time.monotonic()
         rate = gpu.ask("util_pct", "nvmlDeviceGetUtilizationRates", gpu.handle)
-        instant = gpu.fields([POWER_INSTANT]).get(POWER_INSTANT)
+        instant = gpu.fields({POWER_INSTANT: "power_w"}).get("power_w")
         watts = instant if instant is not None else gpu.ask("power_w", "nvmlDeviceGetPowerUsage", gpu.handle)
         rows.append(
             {
@@ -255,7 +267,7 @@ def sample(gpu, driver, window_s):
                 "power_w": None if watts is None else watts / 1000.0,
                 "util_pct": None if rate is None else rate.gpu,
                 "mem_util_pct": None if rate is None else rate.memory,
-                "reasons": gpu.ask("reasons", reasons, gpu.handle),
+                "reasons": gpu.ask("reasons_any", reasons, gpu.handle),
             }
         )
         if time.monotonic() - began + INTERVAL_S > window_s or gpu.row["status"] != "ok":

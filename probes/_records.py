@@ -85,6 +85,7 @@ def reduce_dump(obj, rank, kind="pickle", cache=None):
      "sigs": ["all_reduce|8x4|8x4|Float|Float", ...] (the parts of a coalesced unit are joined by "+"),
      "trail": "1:39353*6,2:17,..." the last 64 collective units in the order of enqueueing: group:number*count,
      "pairs": [[group, "s" | "r", from, to, enqueued, done, open]], each an ordinal or None,
+     "moved": ["4096*3,-", "-*4"] bytes of the done and of the open one of each of these pairs, in their order ("-" = not told),
      "cut": what was left out to stay within 4 KB, "warn": [oddities],
      "lost": true where the ring has dropped operations that are still open}
     An ordinal is [last collective of the group, how many-th since then | None if not known, p2p number].
@@ -359,7 +360,7 @@ class _Reading(object):
             seen = group.counts.get(key)
             index = seen[1] + 1 if seen and seen[0] == epoch else 0
             group.counts[key] = (epoch, index)
-            where = [epoch, index, number]
+            where = [epoch, index, number, at]
         if key is not None or not closes(name):
             batch.count += 1
             batch.parts.append((key, where, done))

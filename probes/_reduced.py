@@ -8,10 +8,30 @@ Output   the record whose shape is told at `_records.reduce_dump`.
 import json
 
 if __package__:  # read as a part of triage: the operator's side reads files by the same code
-    from ._signed import entry_signature, fold, op_name, plain_key, shapes_text, signed, uneven, unit_signature
+    from ._signed import (
+        dtypes_text,
+        entry_signature,
+        fold,
+        op_name,
+        plain_key,
+        shapes_text,
+        signed,
+        uneven,
+        unit_signature,
+    )
     from ._unpickle import BadDump, clean, whole
 else:  # beside a probe, or in the payload
-    from _signed import entry_signature, fold, op_name, plain_key, shapes_text, signed, uneven, unit_signature
+    from _signed import (
+        dtypes_text,
+        entry_signature,
+        fold,
+        op_name,
+        plain_key,
+        shapes_text,
+        signed,
+        uneven,
+        unit_signature,
+    )
     from _unpickle import BadDump, clean, whole
 
 MAX_RECORD = 4096  # bytes of a reduced dump as JSON
@@ -19,6 +39,10 @@ WINDOW = 64  # units of a group, and of the order trail, that are kept
 MAX_OPEN = 8  # open units told in full
 MAX_GROUPS = 48
 MAX_PAIRS = 48
+WIDTHS = {  # as PyTorch names what NCCL moves
+    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
 MIN_PACE = 20  # units of which a median of times is told (notes/flight-recorder.md 6, point 8)
 PACE = 32  # and of how many at most
 MOST_MS = 3600000.0  # a wait or gap of more than an hour is a broken clock
@@ -43,6 +67,7 @@ def fit(read, version, kind):
     record["groups"] = [dict(row, win="") for row in record["groups"][:8]]
     record["warn"] = ["most of this dump was left out: it did not fit in %d bytes" % MAX_RECORD]
     record["trail"], record["pairs"], record["cut"] = "", [], "nearly everything"
+    record.pop("moved", None)
     if len(json.dumps(record)) > MAX_RECORD:
         raise BadDump("even its outline does not fit in %d bytes" % MAX_RECORD)
     return record
@@ -88,6 +113,7 @@ def _record(read, version, kind, window, max_open, max_idle, max_pairs):
         if name not in known and len(members) > 1 and read.status[pg_id][0] > 0:
             rows.append({"name": name, "ranks": fold(members), "status": list(read.status[pg_id])})
     units = sorted(read.open, key=lambda unit: unit[0])
+    pairs, moved = _pairs(read, wrapped, max_pairs)
     record = {
         "v": 1, "rank": read.rank, "format": version, "lib": clean(
             read.obj.get("comm_lib_version") or read.obj.get("nccl_version") or "", 24), "kind": kind,
@@ -95,8 +121,10 @@ def _record(read, version, kind, window, max_open, max_idle, max_pairs):
         "active_only": read.active_only, "wrapped": wrapped, "opens": len(units),
         "open": [_open_unit(read, unit, sig, wrapped) for unit in units[:max_open]],
         "groups": rows, "sigs": sigs, "trail": _runs(read.trail[-window:]),
-        "pairs": _pairs(read, wrapped, max_pairs), "warn": [clean(w, 120) for w in read.warn[:6]],
+        "pairs": pairs, "warn": [clean(w, 120) for w in read.warn[:6]],
     }  # fmt: skip
+    if pairs:
+        record["moved"] = moved
     if read.lost:
         record["lost"] = True
     return record
@@ -208,7 +236,7 @@ def _counted(read, g, where, wrapped):
     """An ordinal; its index is None where the ring has lost the start of the epoch from which it counts."""
     if where is None:
         return None
-    group, (epoch, index, number) = read.groups[g], where
+    group, (epoch, index, number) = read.groups[g], where[:3]
     lost = wrapped and not (
         group.first_seq is not None and (epoch > group.first_seq or (epoch == group.first_seq and group.starts_whole))
     )
@@ -236,9 +264,46 @@ def _open_unit(read, unit, sig, wrapped):
 
 
 def _pairs(read, wrapped, limit):
+    """(rows of `pairs`, the bytes of each one's done and open operation as two texts)."""
     newest = sorted(read.pairs.items(), key=lambda item: (item[1].open is None, -(item[1].enq or [0])[0]))
-    rows = []
+    rows, done, opened = [], [], []
     for (g, side, src, dst), pair in newest[:limit]:
         if src is not None and dst is not None:
             rows.append([g, side, src, dst] + [_counted(read, g, w, wrapped) for w in (pair.enq, pair.done, pair.open)])
-    return rows
+            done.append(_bytes(read, pair.done, side))
+            opened.append(_bytes(read, pair.open, side))
+    return rows, [_repeats(done), _repeats(opened)]
+
+
+def _bytes(read, where, side):
+    """How much a send or receive moves; None where its entry does not tell (both sides must say the same)."""
+    if where is None:
+        return None
+    e = read.entries[where[3]]
+    shapes, width = (
+        e.get("input_sizes" if side == "s" else "output_sizes"),
+        WIDTHS.get(dtypes_text(e.get("input_dtypes" if side == "s" else "output_dtypes"))),
+    )
+    if width is None or not isinstance(shapes, (list, tuple)) or len(shapes) != 1:
+        return None
+    shape = shapes[0] if isinstance(shapes[0], (list, tuple)) else shapes
+    total = width
+    for dim in shape[:16]:
+        dim = whole(dim)
+        if dim is None or not 0 <= dim < 1 << 40 or total > 1 << 50:
+            return None
+        total *= dim
+    return total if len(shape) <= 16 and total <= 1 << 50 else None
+
+
+def _repeats(values):
+    """[4096, 4096, None] -> "4096*2,-"."""
+    out, i = [], 0
+    while i < len(values):
+        j = i
+        while j + 1 < len(values) and values[j + 1] == values[i]:
+            j += 1
+        word = "-" if values[i] is None else "%d" % values[i]
+        out.append("%s*%d" % (word, j - i + 1) if j > i else word)
+        i = j + 1
+    return ",".join(out)

@@ -40,7 +40,7 @@ PROBE = {
         "limited_ns": "ns since the driver was loaded that each limiter held the clocks; limited_window_ns: within the window",
         "recovery_action": "the driver's own verdict: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset",
         "pids": "compute processes as NVML tells them, null if it does not",
-        "nulls": "per GPU: field -> not_supported, no_permission, function_missing, timeout, lost",
+        "nulls": "per GPU: field -> not_supported, no_permission, function_missing, timeout, lost, not_read",
     },
 }
 
@@ -78,6 +78,9 @@ def row_of(card, told, skipped):
     if told and not told.ended:
         row["status"], row["child_state"], row["child_wchan"] = "hung", told.state, told.wchan
         row["status_why"] = "NVML did not answer (%s)" % doing
+    elif told and not told.whole and row["status"] in ("ok", "not_told"):
+        # What was told before stays; that it is not all must be said.
+        row["status"], row["status_why"] = "error", "%s (%s)" % (told.failed or "the child that asked it died", doing)
     for name, key in (
         ("pcie_gen", "gen"),
         ("pcie_gen_max", "gen_max"),
@@ -100,6 +103,8 @@ def outcome_of(answers, outcome, why):
     bad = [piece for piece in starts if piece["init"]]
     if bad and len(bad) == len(starts):
         return INIT.get(bad[0]["init"], "error"), str(bad[0].get("why"))
+    if answers and not starts and all(told.ended for told in answers.values()):
+        return "error", next(iter(answers.values())).failed or "the children that asked it died"
     if answers and not starts:
         return "hung", "nvmlInit did not come back within the time of this probe"
     return outcome, why

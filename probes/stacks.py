@@ -44,7 +44,7 @@ ENV_NAMES = ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "TORCH_WORKER_SERVER_SOCKET"
 SYSTEM = ("/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/opt/py-spy/bin")
 VERBS = (
     ("acquire", r"\.acquire\s*\("),
-    ("lock", r"^\s*(?:async\s+)?with\b[^#]{0,200}?(?:lock|mutex|semaphore)"),
+    ("lock", r"^\s*(?:async\s+)?with\b[^#]{0,200}?(?:(?<![bc])lock|mutex|semaphore)"),  # no block, no clock
     ("flock", r"\b(?:flock|lockf)\s*\("),
     ("sync", r"\.(?:item|cpu|tolist|numpy|synchronize)\s*\("),
     ("wait", r"\.wait\s*\("),
@@ -211,7 +211,8 @@ class Spy(object):
             lines = [line.strip() for line in err.splitlines() if line.strip()]
             return [], "py-spy: " + (frames.clean(lines[-1], 160) if lines else "ended with %s" % code)
         try:
-            return frames.parse_json(out, rank.pid), ""
+            threads = frames.parse_json(out, rank.pid)
+            return threads, "" if threads else "py-spy told no thread"
         except (ValueError, RecursionError):
             return [], "py-spy printed what is no dump"
 

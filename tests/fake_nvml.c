@@ -3,7 +3,7 @@
  * FAKE_NVML_FILE names the file; it is read anew whenever it has changed. A line is `<gpu>.<key> = <value>`; gpu -1 is the
  * driver as a whole, `*` any GPU, and the last line that fits speaks. A value may be
  *     1980            a number, or a text
- *     !15             the call returns this NVML error
+ *     !15             the call returns this NVML error; !abort ends the process
  *     ~5000 1980      the call sleeps 5 s first (a GPU whose firmware does not answer)
  *     a|b|c           changes every 100 ms
  *     5+2e8           5 and 200,000,000 more each second (a counter)
@@ -78,6 +78,7 @@ static R told(int gpu, const char *key, double *number, char *out, size_t room) 
     while (want--) p = strchr(p, '|') + 1;
     p[strcspn(p, "|")] = 0;
   }
+  if (!strcmp(p, "!abort")) abort();
   if (*p == '!') return atoi(p + 1);
   if (number) {
     char *rate;

@@ -4,7 +4,7 @@
     s = healthy(); s.gpu(2, clock1="1410", reasons="0x40"); s.card(2, current_link_width="8")
     s.write(tmp_path)    # may be called again while the probe runs: the library reads the file anew
 
-A value is what fake_nvml.c understands: a number, a text, "!15" (an NVML error), "~5000 1" (sleeps first), "a|b" (changes every
+A value is what fake_nvml.c understands: a number, a text, "!15" (an NVML error), "!abort" (the process dies), "~5000 1" (sleeps first), "a|b" (changes every
 100 ms), "5+2e8" (a counter and its rate).
 """
 

@@ -295,3 +295,26 @@ def test_without_fabric_addresses_or_with_two_nodes_nobody_is_asked_for_a_cut():
     assert plan(request("peers", *nodes(*w.names), pairs=6), w.evidence()) == {}
     w = world(nodes=2)
     assert plan(request("peers", *nodes(*w.names), pairs=6), w.evidence()) == {}
+
+
+# ---------------------------------------------------------------- GPUs that hang
+
+
+def gpu(node, *statuses, look="A", status="ok"):
+    rows = [{"bdf": f"0000:{i:02x}:00.0", "status": one} for i, one in enumerate(statuses)]
+    return checked(Sample("gpu", node, look, status, data={"nvml": "ok", "gpus": rows}))
+
+
+def test_a_gpu_that_hung_once_is_not_asked_again_by_the_second_look_nor_by_a_question():
+    w = world()
+    w.samples += [
+        gpu("gpu002", "ok", "hung", "lost"),
+        gpu("gpu003", "ok", "ok"),
+        gpu("gpu001", "hung", status="timeout"),
+    ]
+    told = investigate._without_hung_gpus(SimpleNamespace(samples=w.samples))
+    assert told == {"gpu002": {"gpu": {"skip": ["0000:01:00.0"]}}}
+    # A question's own arguments stand, but not against this.
+    told = plan(request("gpu", *nodes("gpu002"), peers=1, window_s=6, skip=[]), w.evidence())
+    assert told["gpu002"] == {"window_s": 6, "skip": ["0000:01:00.0"]}
+    assert [args["skip"] for node, args in told.items() if node != "gpu002"] == [[]]

@@ -9,6 +9,7 @@ import random
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -24,12 +25,17 @@ from triage.facts import registry
 from triage.readers.shapes import problem
 
 SLOW_MS, STEP_MS = 470.0, 400.0
+SCENARIOS = {
+    **fake_nvml.SCENARIOS,
+    "gsp hang": lambda: fake_nvml.gsp_hang(block_ms=60_000),
+    "starved by its host": lambda: fake_nvml.healthy().gpu(4, util="84|82|85"),
+}
 
 
 @cache
 def told(name, node):
     """Looks A and B of one node for a scenario: two runs of the probe at once, since they mostly wait."""
-    made = fake_nvml.SCENARIOS[name]() if name != "gsp hang" else fake_nvml.gsp_hang(block_ms=60_000)
+    made = SCENARIOS[name]()
     for index in range(8):
         made.gpu(index, pids=1000 + 8 * node + index)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
@@ -74,6 +80,7 @@ def verdict(w):
         ("pcie gen 1 under load", 2, "straggler/pcie"),
         ("remap pending", 0, "straggler/ecc_remap"),
         ("remap failed", 0, "straggler/ecc_remap"),
+        ("starved by its host", 4, "straggler/host_cpu"),
         ("healthy", 4, "straggler/compute"),
         ("hot but fine", 3, "straggler/compute"),
         ("mig", 4, "straggler/compute"),
@@ -116,6 +123,77 @@ def test_a_starved_gpu_points_at_its_host():
                 dict(gpu, tensor_pct=[30.0] * 5) if gpu["index"] == 4 else gpu for gpu in sample.data["gpus"]
             ]
     assert verdict(w)[:2] == ("straggler/host_cpu", [4])
+
+
+SLOW_BY = {
+    "thermal straggler": (3, "straggler/thermal"), "one low limit": (5, "straggler/power_limit"),
+    "clock lock": (2, "straggler/clock_lock"), "power brake": (1, "straggler/power_brake"),
+    "pcie gen 1 under load": (2, "straggler/pcie"), "remap pending": (0, "straggler/ecc_remap"),
+    "starved by its host": (4, "straggler/host_cpu"),
+}  # fmt: skip
+
+
+def without(*fields, empty=None):
+    def take(w):
+        for sample in w.samples:
+            if sample.probe == "gpu":
+                told = [{**gpu, **dict.fromkeys(fields, empty)} for gpu in sample.data["gpus"]]
+                w.samples[w.samples.index(sample)] = replace(sample, data={**sample.data, "gpus": told})
+
+    return take
+
+
+def dropped(test):
+    def take(w):
+        w.samples = [sample for sample in w.samples if not test(w, sample)]
+
+    return take
+
+
+def denied(w):
+    """NVML answers nobody but root on the first node: the PCI bus alone tells of its GPUs."""
+    for at, sample in enumerate(w.samples):
+        if sample.probe == "gpu" and sample.node == w.names[0]:
+            bare = [{"bdf": gpu["bdf"], "status": "denied", "nulls": {}} for gpu in sample.data["gpus"]]
+            w.samples[at] = replace(sample, data={**sample.data, "nvml": "denied", "gpus": bare})
+
+
+WITHHELD = {
+    "the reasons": without("reasons", "limited_ns", "limited_window_ns", empty={}),
+    "the mask": without("reasons_any"),
+    "the times": without("limited_ns", "limited_window_ns", empty={}),
+    "the power": without("power_w"),
+    "the clocks": without("sm_clock_mhz", "sm_clock_loaded"),
+    "the utilisation": without("util_pct", "loaded_share", "loaded_n"),
+    "the tensor cores": without("tensor_pct"),
+    "the processes on them": without("pids"),
+    "the links": without("pcie_gen", "pcie_width", "nvlinks"),
+    "the memory's state": without("remap_pending", "remap_failed", "ecc_corr", "recovery_action"),
+    "look A": dropped(lambda w, s: s.probe == "gpu" and s.look == "A"),
+    "look B": dropped(lambda w, s: s.probe == "gpu" and s.look == "B"),
+    "the other node": dropped(lambda w, s: s.probe == "gpu" and s.node == w.names[1]),
+    "its own node": dropped(lambda w, s: s.probe == "gpu" and s.node == w.names[0]),
+    "nvml, denied": denied,
+    "the collective times": lambda w: [
+        entry["columns"].pop("collective_ms") for s in w.samples if s.probe == "steps" for entry in s.data["ranks"]
+    ],
+}
+
+
+@pytest.mark.parametrize("missing", WITHHELD)
+@pytest.mark.parametrize("scenario", SLOW_BY)
+def test_with_one_source_missing_the_verdict_is_the_same_or_the_cause_is_not_told_and_never_another_one(
+    scenario, missing
+):
+    slow, cause = SLOW_BY[scenario]
+    whole = verdict(slow_world(slow, scenario))[2]
+    w = slow_world(slow, scenario)
+    WITHHELD[missing](w)
+    found, ranks, told = verdict(w)
+    assert ranks == [slow] and found in (cause, "straggler/compute"), (found, told.verdict.why)
+    levels = ["none", "low", "medium", "high"]
+    if found == cause:
+        assert levels.index(told.verdict.confidence) <= levels.index(whole.verdict.confidence)
 
 
 @pytest.mark.parametrize("scenario", ["thermal straggler", "one low limit", "clock lock"])

@@ -9,7 +9,7 @@ override, and a function that makes of the evidence what only this run knows, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from zlib import crc32
@@ -19,7 +19,7 @@ from triage.facts.launches import nccl_release, own_pid
 from triage.facts.peers import answering, fabric, management
 from triage.facts.ranktable import RankRow, rank_table
 from triage.facts.registry import other
-from triage.model import Node
+from triage.model import Node, Sample
 from triage.tree.walk import Request
 
 Item = TypeVar("Item")
@@ -180,10 +180,27 @@ def _target(node: Node) -> dict[str, Any]:
     return {"node": node.name, "management": [management(node)], "fabric": list(fabric(node))}
 
 
+def hung_gpus(samples: Iterable[Sample]) -> dict[str, list[str]]:
+    """node -> addresses of its GPUs that have hung once: to ask them again costs their node the whole of the limit."""
+    found: dict[str, dict[str, None]] = {}
+    for sample in samples:
+        if sample.probe == "gpu" and sample.node and sample.status == "ok":
+            hung = [gpu["bdf"] for gpu in sample.data.get("gpus", ()) if gpu.get("status") == "hung" and gpu.get("bdf")]
+            if hung:
+                found.setdefault(sample.node, {}).update(dict.fromkeys(hung))
+    return {node: list(hung) for node, hung in found.items()}
+
+
+def _gpu(request: Request, ev: Evidence, node: str) -> Args | None:
+    hung = hung_gpus(ev.samples).get(node)
+    return {"skip": hung} if hung else {}
+
+
 ASKED: Mapping[str, Asked] = {
     "flight_recorder": Asked(_dumps, {"wait_s": 6.0}),
     "activity": Asked(_activity, {"window_s": 1.5}),
     "stacks": Asked(_stacks),
     "peers": Asked(_peers, {"timeout_s": 2.0}),
     "ras": Asked(_ras, most=2),
+    "gpu": Asked(_gpu),
 }

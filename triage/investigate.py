@@ -291,13 +291,7 @@ def _gather(run: _Run, fleet: Any) -> None:
 
 def _without_hung_gpus(run: _Run) -> dict[str, dict[str, dict[str, Any]]]:
     """What the second look asks otherwise of some nodes: a GPU that has hung once costs its node the whole of the limit."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for sample in run.samples:
-        if sample.probe == "gpu" and sample.node and sample.status == "ok":
-            hung = [gpu["bdf"] for gpu in sample.data.get("gpus", ()) if gpu.get("status") == "hung" and gpu.get("bdf")]
-            if hung:
-                found[sample.node] = {"gpu": {"skip": hung}}
-    return found
+    return {node: {"gpu": {"skip": hung}} for node, hung in asking.hung_gpus(run.samples).items()}
 
 
 def _args(run: _Run, names: tuple[str, ...], *, with_log: bool) -> dict[str, dict[str, Any]]:

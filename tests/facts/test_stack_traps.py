@@ -64,5 +64,16 @@ def test_a_stack_inside_a_collective_contradicts_the_record_by_which_its_rank_ha
     assert world(5).fact("waits.roots").contradicted_by == ()
 
 
+@pytest.mark.parametrize("verb, call", [("wait", "S futex_do_wait futex"), ("get", "S sk_wait_data recvfrom")])
+def test_a_rank_that_waits_for_a_receive_of_gloo_or_for_the_store_is_no_rank_that_is_stuck_on_its_host(verb, call):
+    # No frame tells either of them, and no flight record a receive of gloo: the job's own line calls C.
+    text = f"""Thread 1 (idle): "MainThread"
+    pipeline (train.py:12)
+    main (train.py:70)
+verb: {verb}
+kernel: {call}"""
+    assert said(world(5, rows=(stands(5, text), *PEERS)))[0] == "inconclusive/inside_a_call"
+
+
 def test_the_stack_of_a_peer_inside_a_collective_contradicts_nothing():
     assert world(5, rows=PEERS).fact("waits.roots").contradicted_by == ()

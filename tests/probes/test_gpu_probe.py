@@ -154,9 +154,32 @@ def test_a_field_that_failed_is_null_although_its_value_reads_zero(tmp_path):
     scenario = fake_nvml.healthy().fields(5, {230: "!3", 82: "!3"})
     gpu = told(tmp_path, scenario)["gpus"][5]
     assert gpu["recovery_action"] is None and gpu["mem_temp_c"] is None
+    assert gpu["nulls"]["recovery_action"] == gpu["nulls"]["mem_temp_c"] == "not_supported"
 
 
-@pytest.mark.parametrize(("kind", "value", "read"), [(0, "71.5", 71.5), (1, "71", 71), (5, "-3", -3), (9, "71", None)])
+def test_only_what_is_null_has_a_reason_to_be_null(tmp_path):
+    # The older name answered for the newer one, the mean for the instant; link 18 is not a link that is missing.
+    gpu = told(tmp_path, fake_nvml.old_driver())["gpus"][0]
+    assert not {"reasons_any", "power_w", "nvlinks"} & set(gpu["nulls"])
+    assert all(gpu.get(name) is None for name in gpu["nulls"])
+    assert gpu["nulls"]["recovery_action"] == gpu["nulls"]["limited_ns.hw_thermal"] == "not_read"
+    blind = told(tmp_path, fake_nvml.healthy().gpu(1, reasons="!4"))["gpus"][1]
+    assert (blind["reasons"], blind["reasons_any"], blind["nulls"]["reasons_any"]) == ({}, None, "no_permission")
+
+
+def test_a_library_that_dies_while_it_is_asked_leaves_no_half_answer_that_looks_whole(tmp_path):
+    data = told(tmp_path, fake_nvml.healthy(2).gpu(1, temp0="!abort"))
+    gpu = data["gpus"][1]
+    assert (gpu["status"], gpu["status_why"]) == ("error", "the child that asked it died (limits)")
+    assert gpu["name"] == "NVIDIA H100 80GB HBM3" and data["gpus"][0]["status"] == "ok"
+    data = told(tmp_path, fake_nvml.healthy(2).driver(init="!abort"))
+    assert (data["nvml"], data["nvml_why"]) == ("error", "the children that asked it died")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "read"),
+    [(0, "71.5", 71.5), (1, "71", 71), (5, "-3", -3), (9, "71", None), (0, "nan", None), (0, "inf", None)],
+)
 def test_a_field_is_decoded_by_its_type(tmp_path, kind, value, read):
     scenario = fake_nvml.healthy(1).gpu(0, fi82=value, fi82_type=kind)
     data = scenario.run_probe(tmp_path)

@@ -448,6 +448,8 @@ def test_a_hostile_dump_is_bounded_and_clean():
         ("    self._lock.acquire()", "acquire"), ("    with self.lock:", "lock"), ("with open(path) as f:", ""),
         ("    fcntl.flock(fd, 2)", "flock"), ("    loss.item()", "sync"), ("    ', '.join(names)", ""),
         ("    worker.join()", "join"), ("    pass  # lock.acquire()", ""), ("time.sleep(5)", "sleep"), ("x" * 10**6, ""),
+        ("    with block_timer():", ""), ("    with self.clock('step'):", ""), ("    with torch.no_grad(), Clock():", ""),
+        ("    with FileLock(path):", "lock"), ("    async with self._lock:", "lock"), ("    with table.rlock:", "lock"),
     ],
 )  # fmt: skip
 def test_only_a_word_of_a_line_is_told(line, verb):

@@ -5,6 +5,7 @@ for its own device launches nothing either: `loss.item()` on the one that writes
 collective that hangs in flight, makes the healthiest rank the laggard. And sends and receives are not counted, so that it may
 wait in one. So a second source has to show it held on its host: its GPU has nothing to do while others spin, its stack stands
 in a place of the host alone, or the records of the others prove together with the counts that it has not come.
+What can fool it: a rank that waits in a collective of the host (gloo) has its GPU at rest as well; its stack tells.
 """
 
 from __future__ import annotations

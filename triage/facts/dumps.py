@@ -33,6 +33,8 @@ CLOCK_SLACK_S = 1.0
 # Files of a folder say nothing of their clocks; hosts without common time differ by seconds.
 FOLDER_SLACK_S = 5.0
 START_SLACK_S = 2.0  # a process start is known to a second
+# Of records written further apart, what the older one does not show is no sign of absence (issue 4; findings 3.3).
+APART_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Waits:
     picture: Picture | None = None
     incapable: dict[int, str] = field(default_factory=dict)  # rank -> dead | stopped | d_state; no victim of the stall
     disputed: bool = False  # fresh dumps contradict each other: somebody lies
+    outdated: dict[int, str] = field(default_factory=dict)  # root by an older file of a folder -> why that is a doubt
 
     def why_none(self) -> str:
         """Why there is no picture, in one sentence for the report."""
@@ -102,7 +105,42 @@ def _waits(ev: Evidence) -> Waits:
     out.incapable = {**perhaps, **dead}
     if out.dumps:
         _draw(out, table.world_size, dead, perhaps)
+        # Without those whose absence is out of date others may be left that are.
+        while out.picture is not None and (late := _came_since(ev, out, out.picture)):
+            out.stale.update(late)
+            for rank in late:
+                out.dumps.pop(rank)
+            out.picture = None
+            if out.dumps:
+                _draw(out, table.world_size, dead, perhaps)
     return out
+
+
+def _came_since(ev: Evidence, out: Waits, picture: Picture) -> dict[int, str]:
+    """Roots by a file written long before those of the ranks that wait: they may have come, or got on, since.
+
+    What a record shows done stays done; what it does not show is true of its own moment only. Of a folder that somebody
+    collected the times may be those of the copying: there it is a doubt (`outdated`), and its dump stays.
+    """
+    told = [(rank, out.dumps[rank]) for rank in picture.waiting if rank in out.dumps]
+    last = max((our_time(ev, d.node, d.mtime) for _, d in told if d.mtime is not None), default=None)
+    late: dict[int, str] = {}
+    out.outdated = {}
+    for rank, kind in picture.roots.items():
+        dump = out.dumps.get(rank)
+        if (
+            kind not in ("host", "device")
+            or dump is None
+            or dump.mtime is None
+            or last is None
+            or dump.source in WRITTEN_NOW
+        ):
+            continue
+        age = last - our_time(ev, dump.node, dump.mtime)
+        if age > APART_S:
+            why = f"written {int(age)}s before the records of those that wait: it may have got on since"
+            (late if dump.node else out.outdated)[rank] = why
+    return late
 
 
 def _draw(out: Waits, world: int | None, dead: Mapping[int, str], perhaps: Mapping[int, str]) -> None:

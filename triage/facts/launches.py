@@ -104,8 +104,8 @@ def rank_of(ev: Evidence, comm: Comm, number: int) -> int | None:
         refuted = pid is not None and ours is not None and pid != ours
         within = table.world_size is None or number < table.world_size
         return number if agreed or (comm["ranks"] == "global" and within and not refuted) else None
-    if pid is None or any(own_pid(row) is None for row in table.rows.values()):
-        return None
+    if pid is None or table.world_size is None or any(own_pid(row) is None for row in table.rows.values()):
+        return None  # of a rank that nobody shows the pid may be the same
     fits = [row.rank for row in table.rows.values() if own_pid(row) == pid]
     return fits[0] if len(fits) == 1 else None
 
@@ -297,7 +297,10 @@ def risen(ev: Evidence) -> tuple[list[str], list[Sample]]:
     Ranks of a synchronous job advance together: a minority that does is a part of it, and no progress of the job.
     """
     told, found = ev.derive(heard), ev.derive(launches)
-    if told.sample is None or not found.rose or 2 * len(found.rose) < len(found.watched):
+    # Another library of the job (an engine that serves the model) has processes that are no ranks, and launches of its own.
+    ours = {key for key in found.watched if isinstance(key, int)} or found.watched
+    rose = found.rose & ours
+    if told.sample is None or not rose or 2 * len(rose) < len(ours):
         return [], []
     gap = told.sample.data.get("gap_s")
     apart = f"{gap:.0f}s apart" if isinstance(gap, int | float) else "some seconds apart"

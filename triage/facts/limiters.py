@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+from triage.facts.activity import number
 from triage.facts.evidence import Evidence
 from triage.facts.gpurows import Gpu, mine, why_none
-from triage.facts.pace import outliers
 from triage.facts.registry import fact, known, unknown
 from triage.model import Fact
 
@@ -30,7 +30,7 @@ class Judged:
     """One loaded GPU against its cohort. Ratios are its value over the cohort's median."""
 
     gpu: Gpu
-    peers: int
+    peers: int  # loaded ones of its kind
     clock: float
     z: float
     limiter: str = ""  # thermal, power_brake, power_limit, other; "" where nothing holds it back more than its peers
@@ -38,6 +38,8 @@ class Judged:
     peak: float | None = None  # of the 90th percentile of power
     tensor: float | None = None
     memory: float | None = None
+    loaded: bool = True  # all the time; else it is one of `Cohorts.pausing`
+    gaps: float = 0.0  # share of the time in which it has nothing to do and its peers have
     lock: str = ""
     low_limit: str = ""
     pcie: str = ""
@@ -47,6 +49,7 @@ class Judged:
 @dataclass(frozen=True)
 class Cohorts:
     judged: tuple[Judged, ...] = ()
+    pausing: tuple[Judged, ...] = ()  # not loaded all the time, beside enough peers that are
     why: str = ""  # why nobody could be compared
 
 
@@ -55,9 +58,14 @@ def cohorts(ev: Evidence) -> Cohorts:
     if not ev.derive(mine):
         return Cohorts(why=why_none(ev))
     kinds: dict[object, list[Gpu]] = {}
+    rest: list[Gpu] = []
     for gpu in ev.derive(mine):
-        if _loaded(ev, gpu) and gpu.row.get("mig") is not True:
+        if gpu.row.get("mig") is True or gpu.status != "ok":
+            continue
+        if _loaded(ev, gpu):
             kinds.setdefault(gpu.row.get("name"), []).append(gpu)
+        else:
+            rest.append(gpu)
     judged = [
         _judge(ev, gpu, [other for other in alike if other is not gpu])
         for name, alike in kinds.items() if name and len(alike) >= ev.limit("gpu_cohort") for gpu in alike
@@ -67,21 +75,30 @@ def cohorts(ev: Evidence) -> Cohorts:
         return Cohorts(
             why=f"fewer than {ev.limit('gpu_cohort'):.0f} GPUs of a kind are loaded ({most}): they cannot be compared"
         )
-    return Cohorts(tuple(judged))
+    pausing = [
+        _judge(ev, gpu, kinds[gpu.row.get("name")])
+        for gpu in rest
+        if len(kinds.get(gpu.row.get("name"), ())) >= ev.limit("gpu_cohort") and _clock(gpu) is not None
+    ]
+    return Cohorts(tuple(judged), tuple(pausing))
 
 
 def _loaded(ev: Evidence, gpu: Gpu) -> bool:
     share, count = gpu.value("loaded_share"), gpu.value("loaded_n")
     return (
-        gpu.status == "ok"
-        and gpu.spread("sm_clock_loaded") is not None
+        gpu.spread("sm_clock_loaded") is not None
         and (share or 0.0) >= ev.limit("gpu_loaded_share")
         and (count or 0.0) >= ev.limit("gpu_least_samples")
     )
 
 
+def _clock(gpu: Gpu) -> float | None:
+    """Under load; of one that is hardly ever loaded, nearly the highest that it ran at."""
+    return _mid(gpu, "sm_clock_loaded") or _mid(gpu, "sm_clock_mhz", P90)
+
+
 def _judge(ev: Evidence, gpu: Gpu, peers: list[Gpu]) -> Judged:
-    clock, others = _mid(gpu, "sm_clock_loaded"), [_mid(p, "sm_clock_loaded") for p in peers]
+    clock, others = _clock(gpu), [_mid(p, "sm_clock_loaded") for p in peers]
     middle = median(v for v in others if v is not None)
     assert clock is not None
     spread = max(1.4826 * median(abs(v - middle) for v in others if v is not None), ev.limit("gpu_floor") * middle)
@@ -90,8 +107,8 @@ def _judge(ev: Evidence, gpu: Gpu, peers: list[Gpu]) -> Judged:
     return Judged(
         gpu, len(peers), clock / middle if middle else 1.0, (middle - clock) / spread if spread else 0.0, kind, text,
         peak=_over(gpu, peers, "power_w", P90), tensor=_over(gpu, peers, "tensor_pct", P50),
-        memory=_over(gpu, peers, "mem_clock_mhz", P50), lock=_lock(ev, gpu, middle), low_limit=low,
-        pcie=_pcie(gpu, peers), ecc=_ecc(ev, gpu),
+        memory=_over(gpu, peers, "mem_clock_mhz", P50), gaps=_gaps(ev, gpu, peers), lock=_lock(ev, gpu, middle), low_limit=low,
+        pcie=_pcie(gpu, peers), ecc=_ecc(ev, gpu), loaded=_loaded(ev, gpu),
     )  # fmt: skip
 
 
@@ -106,6 +123,15 @@ def _over(gpu: Gpu, peers: list[Gpu], name: str, at: int) -> float | None:
     return None if own is None or middle <= 0 else own / middle
 
 
+def _gaps(ev: Evidence, gpu: Gpu, peers: list[Gpu]) -> float:
+    """How much less of the time it is busy than its peers, which spin in a collective until it comes."""
+    own, others = _mid(gpu, "util_pct"), [v for p in peers if (v := _mid(p, "util_pct")) is not None]
+    seen = gpu.value("n") or 0.0
+    if own is None or not others or seen < ev.limit("gpu_least_samples"):
+        return 0.0
+    return max(0.0, (median(others) - own) / 100.0)
+
+
 def _share(gpu: Gpu, name: str) -> float:
     """Share of the samples in which this reason was active; absent while others are told is none."""
     told = gpu.row.get("reasons")
@@ -114,10 +140,20 @@ def _share(gpu: Gpu, name: str) -> float:
 
 
 def _time_share(gpu: Gpu, name: str) -> float:
-    """Share of the window that this limiter held the clocks, by the driver's own clock."""
-    told, window = gpu.row.get("limited_window_ns"), gpu.value("window_s") or 0.0
-    value = told.get(name, 0) if isinstance(told, dict) else 0
-    return float(value) / 1e9 / window if window > 0 else 0.0
+    """Share of the window that this limiter held the clocks, by the driver's own clock; else of the time between two looks."""
+    told, window = gpu.row.get("limited_window_ns"), number(gpu.sample.data.get("window_s")) or 0.0
+    if isinstance(told, dict) and name in told and window > 0:
+        return min(1.0, float(told[name]) / 1e9 / window)
+    counted = [
+        (at, float(held[name]))
+        for at, row in gpu.rows
+        if at is not None and isinstance(held := row.get("limited_ns"), dict) and name in held
+    ]
+    if len(counted) < 2:
+        return 0.0
+    (first_at, first), (last_at, last) = counted[0], counted[-1]
+    span = last_at - first_at
+    return min(1.0, (last - first) / 1e9 / span) if span > 0 and last > first else 0.0
 
 
 def _limiter(ev: Evidence, gpu: Gpu, peers: list[Gpu]) -> tuple[str, str]:
@@ -275,72 +311,3 @@ def starved(ev: Evidence) -> Fact:
     if not ev.derive(cohorts).why and all(one.tensor is None for one in ev.derive(cohorts).judged):
         return unknown("no GPU tells what its tensor cores do (Hopper and newer do)")
     return _fact(ev, found, "tensor cores are busy alike")
-
-
-# ---------------------------------------------------------------- the slow rank's own GPU
-
-
-def cause_of(ev: Evidence, one: Judged) -> tuple[str, str]:
-    """(cause, text) of a GPU whose rank is slow by its own times; ("", why) where its GPU tells none."""
-    suspect = one.clock <= ev.limit("gpu_suspect") and one.z >= ev.limit("gpu_z")
-    if suspect and one.limiter in ("thermal", "power_brake", "power_limit"):
-        return one.limiter, f"{one.limiter_text}; its clock is {one.clock:.0%} of its peers'"
-    if one.lock:
-        return "clock_lock", one.lock
-    if suspect or one.limiter:
-        # Slower, or held back, and the other half is missing: no cause that two signs agree on.
-        return "", f"its clock is {one.clock:.0%} of its peers'" + (f"; {one.limiter_text}" if one.limiter_text else "")
-    if one.pcie:
-        return "pcie", one.pcie
-    if one.ecc:
-        return "ecc_remap", one.ecc + (
-            f"; memory clock {one.memory:.0%} of its peers'" if one.memory and one.memory < 1 else ""
-        )
-    if one.tensor is not None and one.tensor <= ev.limit("gpu_starved"):
-        return (
-            "host_cpu",
-            f"its clock is like its peers' and its tensor cores do {one.tensor:.0%} of theirs: it waits for its host",
-        )
-    return "", "its GPU runs like its peers'"
-
-
-def _of_slow(ev: Evidence) -> tuple[list[tuple[Judged, str, str]], str]:
-    """([(the slow rank's GPU, cause, text)], why that is not known)."""
-    ranks = [part.rank for part in ev.derive(outliers).slow if part.rank is not None]
-    told = ev.derive(cohorts)
-    if not ranks:
-        return [], "no rank is slow by its own times"
-    if told.why:
-        return [], told.why
-    by_rank = {one.gpu.rank: one for one in told.judged if one.gpu.rank is not None}
-    missing = [rank for rank in ranks if rank not in by_rank]
-    if missing:
-        return [], f"which GPU rank {missing[0]} works on is not known, or it was not loaded"
-    return [(by_rank[rank], *cause_of(ev, by_rank[rank])) for rank in ranks], ""
-
-
-@fact("gpus.slow_cause", type="text")
-def slow_cause(ev: Evidence) -> Fact:
-    """Why the slow ranks' GPUs are slow: thermal power_brake power_limit clock_lock pcie ecc_remap host_cpu, or none."""
-    found, why = ev.derive(_of_slow)
-    if why:
-        return unknown(why)
-    causes = {cause for _, cause, _ in found}
-    text = "; ".join(f"{one.gpu.part('').label()}: {words}" for one, _, words in found[:3])
-    provenance = ev.seen(*list({one.gpu.node: one.gpu.sample for one, _, _ in found}.values())[:8])
-    if len(causes) > 1:
-        return unknown(f"the slow ranks' GPUs differ: {text}"[:300], provenance=provenance)
-    return known(causes.pop() or "none", text=text, provenance=provenance)
-
-
-@fact("gpus.of_slow", type="number", unit="gpus", parts="gpu")
-def of_slow(ev: Evidence) -> Fact:
-    """The GPUs that the slow ranks work on, and what they show."""
-    found, why = ev.derive(_of_slow)
-    if why:
-        return unknown(why)
-    return known(
-        parts=[one.gpu.part(words) for one, _, words in found],
-        text="; ".join(f"{one.gpu.part('').label()}: {words}" for one, _, words in found[:3]),
-        provenance=ev.seen(*list({one.gpu.node: one.gpu.sample for one, _, _ in found}.values())[:8]),
-    )

@@ -211,6 +211,7 @@ class Outliers:
     provenance: tuple[Sample, ...] = field(default_factory=tuple)
     moving: bool = False  # the slowest rank changes from step to step
     contradicted: tuple[str, ...] = ()
+    ratios: Mapping[int, float] = field(default_factory=dict)  # of each named rank
 
 
 def outliers(ev: Evidence) -> Outliers:
@@ -230,7 +231,7 @@ def outliers(ev: Evidence) -> Outliers:
         return Outliers(why=f"only {len(common)} steps at the present pace are common to all ranks")
     middles = {rank: median(pace.compute[n] for n in common) for rank, pace in paces.items()}
     found: list[Part] = []
-    ratios: list[float] = []
+    ratios: dict[int, float] = {}
     contradicted: list[str] = []
     for rank, pace in paces.items():
         peers = [m for other, m in middles.items() if other != rank]
@@ -245,7 +246,7 @@ def outliers(ev: Evidence) -> Outliers:
             and ahead >= ev.limit("slow_share")
         ):
             ratio = middles[rank] / middle
-            ratios.append(ratio)
+            ratios[rank] = ratio
             waits = {r: median(p.collective[n] for n in common if n in p.collective) for r, p in paces.items()
                      if any(n in p.collective for n in common)}  # fmt: skip
             shortest = rank in waits and waits[rank] <= min(waits.values()) * 1.05 + 0.5
@@ -268,11 +269,12 @@ def outliers(ev: Evidence) -> Outliers:
     moving = not found and usual < 0.5 and median(spreads) >= ev.limit("slow_ratio")
     return Outliers(
         tuple(found),
-        max(ratios) if ratios else None,
+        max(ratios.values()) if ratios else None,
         steps=len(common),
         provenance=tuple({p.node: p.sample for p in paces.values()}.values()),
         moving=moving,
         contradicted=tuple(contradicted),
+        ratios=ratios,
     )
 
 

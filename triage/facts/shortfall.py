@@ -3,7 +3,8 @@
 That it has launched less is not enough. A rank that waits for its own device (`loss.item()` on the one that writes the log)
 launches nothing either, while its peers run ahead: it has come to the collective that hangs, and lags in those behind it.
 So the group must be that communicator, and nobody may have enqueued anything there beyond what he waits in: then whatever the
-rank has not launched lies at or before it. Counts of another group prove nothing: it may lag there because it waits here.
+rank has not launched lies at or before it. Counts of another group prove nothing: it may lag there because it waits here. And
+one that is even in another communicator, or has sends and receives, may wait in that for its device, held by a third rank.
 What can fool it: two communicators over the same ranks (all of them must say so); records much older than the report.
 Pure; linear in the report and the records.
 """
@@ -25,8 +26,18 @@ def unproven(ev: Evidence, rank: int) -> str:
     awaited = [key for key in sorted(picture.stalled_groups) if rank in picture.group(key).members]
     if not awaited:
         return f"no flight record shows that anybody waits in a group of rank {rank}"
+    for comm in newest["comms"]:
+        if comm["ranks"] == "comm":
+            return "whose ranks one of the communicators holds is not known"
+        if rank in {member for group in comm["groups"] for member in members(group[2])} and not _lags(ev, comm, rank):
+            return f"rank {rank} has launched as much as its peers in another communicator, and may wait in that"
+    # A text report lists what is uneven, and counts the rest in its table.
+    if newest["left_out"] or sum(row[0] for row in newest["table"]) > len(newest["comms"]):
+        return "the report does not show all communicators"
     for key in awaited:
         info = picture.group(key)
+        if info.p2p:
+            return f"there are sends and receives in {info.label()}, which NCCL does not count"
         if _beyond(picture, key):
             return (
                 f"ranks have enqueued more of {info.label()} than they wait in, so that one that waits may lag as well"

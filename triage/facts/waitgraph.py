@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from triage.facts.collectives import GroupInfo, GroupKey, Head, Records, spoken
 from triage.facts.components import components
-from triage.facts.exchanges import IN_FLIGHT_BYTES, partner_stands, size_of
+from triage.facts.exchanges import IN_FLIGHT_BYTES, partner_stands, size_of, unequal
 from triage.facts.ordertrail import odd_one
 from triage.facts.signatures import canonical, exchange, readable, symmetric
 
@@ -35,13 +35,14 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Members of one group that pass different things to the collective of one number."""
+    """Members of one group that pass different things to the collective of one number, or two to one exchange (`pair`)."""
 
     key: GroupKey
-    seq: int
+    seq: int | None
     sides: tuple[tuple[str, tuple[int, ...]], ...]  # (signature, ranks), the largest side first
     named: tuple[int, ...]  # the minority, or whom the order trail separates; () if nothing separates them
     by: Literal["majority", "trail", ""]
+    pair: tuple[int, int] | None = None
 
 
 @dataclass
@@ -96,7 +97,7 @@ class _Drawing:
     def __init__(self, records: Records, incapable: dict[int, str]) -> None:
         self.records = records
         self.views = records.views
-        # A dump of a rank that has died since still tells where it waited; without one, it waits for nobody.
+        # A dump of one that has died since still tells where it waited; without one, it waits for nobody.
         self.incapable = {rank: why for rank, why in incapable.items() if rank not in self.views}
         self.edges: dict[Node, set[Node]] = {}
         self.unsure: dict[tuple[Node, Node], str] = {}  # edges that a cycle must not be proven by
@@ -274,6 +275,7 @@ class _Drawing:
             if head is None or head.seq is not None:
                 continue
             joined, missing, over, strong, unclear = [], [], [], False, not head.parts
+            two = len(self.records.groups[head.key].members) == 2
             for part in head.parts:
                 side, src, dst, ordinal = part
                 partner = dst if side == "s" else src
@@ -285,9 +287,12 @@ class _Drawing:
                     missing.append(partner)
                     continue
                 how = partner_stands(
-                    self.views[partner], head.key, ("r" if side == "s" else "s", src, dst), ordinal,
-                    len(self.records.groups[head.key].members) == 2,
-                )  # fmt: skip
+                    self.views[partner], head.key, ("r" if side == "s" else "s", src, dst), ordinal, two
+                )
+                if sides := unequal(view, self.views[partner], head.key, (side, src, dst), ordinal, two):
+                    pair, unclear = (min(rank, partner), max(rank, partner)), True
+                    if not any(m.pair == pair and m.key == head.key for m in self.out.mismatches):
+                        self.out.mismatches.append(Mismatch(head.key, None, sides, (), "", pair))
                 if how in ("late", "behind", "perhaps late"):
                     self._edge(("r", rank), ("r", partner))
                     self.out.absent.setdefault(partner, set()).add(self.out.waiting[rank])
@@ -358,7 +363,8 @@ class _Drawing:
                     if component.get(a) == c == component.get(b):
                         self.out.unsure_cycles.update(dict.fromkeys(ranks, why))
         for mismatch in self.out.mismatches:  # a unit whose members disagree is not "all joined"
-            self.out.stuck_units = [u for u in self.out.stuck_units if (u.key, u.seq) != (mismatch.key, mismatch.seq)]
+            odd = (mismatch.key, mismatch.seq, mismatch.pair)
+            self.out.stuck_units = [u for u in self.out.stuck_units if (u.key, u.seq, u.pair) != odd]
 
     def _root(self, rank: int) -> None:
         if rank in self.incapable:
@@ -388,8 +394,8 @@ class _Drawing:
 
 
 def describe(picture: Picture, mismatch: Mismatch) -> str:
-    """`at number 4 of default_pg {0-3}: rank 1 all_reduce 16x4 Float, ranks 2, 3 all_reduce 8x4 Float`."""
+    """`at number 4 of default_pg {0-3}: rank 1 all_reduce 16x4 Float; ranks 2, 3 all_reduce 8x4 Float`."""
     sides = "; ".join(
         f"rank{'s' if len(ranks) > 1 else ''} {spoken(ranks)} {readable(sig)}" for sig, ranks in mismatch.sides[:4]
     )
-    return f"at {picture.label(Unit(mismatch.key, mismatch.seq))}: {sides}"
+    return f"at {picture.label(Unit(mismatch.key, mismatch.seq, mismatch.pair))}: {sides}"

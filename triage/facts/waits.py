@@ -219,7 +219,11 @@ def roots(ev: Evidence) -> Fact:
             parts=parts,
             text=text,
             provenance=_seen(ev, p.roots),
-            contradicted_by=(*(("flight records that contradict each other",) if w.disputed else ()), *against(ev, p)),
+            contradicted_by=(
+                *(("flight records that contradict each other",) if w.disputed else ()),
+                *(f"the time of rank {rank}'s file, {why}" for rank, why in list(w.outdated.items())[:1]),
+                *against(ev, p),
+            ),
         )
 
     return _with_picture(ev, tell)

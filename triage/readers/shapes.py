@@ -236,7 +236,7 @@ DUMP = record(
             )
         ),
         "sigs": each(LINE), "trail": LINE, "cut": WORD, "warn": each(LINE),
-        "pairs": each(row(whole(0, 4095), SIDE, RANK, RANK, ORDINAL, ORDINAL, ORDINAL)),
+        "pairs": each(row(whole(0, 4095), SIDE, RANK, RANK, ORDINAL, ORDINAL, ORDINAL)), "moved": row(LINE, LINE),
     }
 )  # fmt: skip
 FLIGHT_RECORDER = record(
