@@ -17,7 +17,7 @@ OUTSIDE = {"socket", "subprocess", "paramiko", "rich", "time", "threading", "asy
 ORDER = {
     "model": 0, "errors": 0, "ownfiles": 1, "scribe": 2, "probes": 1, "playbooks": 1, "readers": 2, "facts": 3, "schedulers": 3,
     "transports": 3, "tree": 4, "cost": 4, "case": 4, "carry": 4, "ownlog": 4, "gather": 5, "asking": 5, "forward": 5, "schema": 5, "narrate": 5, "conclude": 6,
-    "render": 6, "investigate": 7, "config": 7, "drill": 7, "inputs": 8, "cli": 9, "__main__": 10,
+    "render": 6, "investigate": 7, "config": 7, "drill": 7, "inputs": 8, "commands": 9, "cli": 10, "__main__": 11,
 }  # fmt: skip
 
 

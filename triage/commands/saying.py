@@ -1,0 +1,59 @@
+"""What a command says: progress and warnings on stderr, the answer on stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from triage.commands.flags import Color, Output
+
+if TYPE_CHECKING:
+    from triage.investigate import Result
+
+
+def say(line: str) -> None:
+    """Progress and warnings: stderr only, one line each."""
+    from triage.render.clean import clean
+
+    if sys.stderr is None:  # closed by the caller; print() would then write to stdout
+        return
+    with contextlib.suppress(OSError):  # nobody may be there to read it, or the disk behind it is full
+        sys.stderr.write(f"triage: {clean(line, 800)}\n")  # in one piece: Ctrl-C shall not come between
+        sys.stderr.flush()
+
+
+def write(text: str) -> None:
+    """The answer, to whoever still reads it: `| head`, a closed stdout or a full disk do not change the exit code."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            say(f"the answer could not be written: {error.strerror}; it is in the case")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains once more when it ends
+
+
+def answer(result: Result, output: Output, color: Color, explain: bool) -> None:
+    show(result, output, color, explain)
+    raise typer.Exit(result.report.exit_code)
+
+
+def show(result: Result, output: Output, color: Color, explain: bool) -> None:
+    from triage.inputs import use_color
+    from triage.render import get
+
+    if output is Output.json:
+        text = get("json")(result.report)
+    else:
+        terminal = sys.stdout is not None and sys.stdout.isatty()
+        text = get("text")(result.report, color=use_color(color.value, terminal), explain=explain)
+    write(text)
+    if result.folder:
+        say(f"case {result.folder}")
