@@ -168,13 +168,13 @@ def _row(read, g, group, window, sig):
 
 
 def _pace(entries, group, start):
-    """[units, gap, wait, length]: medians in ms over the last finished units of a group; None where fewer than MIN_PACE tell.
+    """[units, gap, wait, length]: means in ms over the last finished units of a group; None where fewer than MIN_PACE tell.
 
     gap      from the moment that one was noticed to be finished until the next was enqueued: what the rank did in between
     wait     from the enqueueing to the noticing: short on the rank for which the others wait
     length   of the operation itself, where PyTorch measured it (TORCH_NCCL_ENABLE_TIMING)
     All on the rank's own clock (notes/flight-recorder.md 6, point 8). The watchdog notices every 100 ms, and a host that
-    runs ahead of its GPU has gaps below zero.
+    runs ahead of its GPU has gaps below zero. Means, because the collectives of a step differ and a step is their sum.
     """
     gaps, waits, lengths = [], [], []
     before = None  # (number, noticed)
@@ -196,11 +196,11 @@ def _pace(entries, group, start):
         before = group.seqs[i], noticed
     if max(len(waits), len(lengths)) < MIN_PACE:
         return None
-    return [max(len(waits), len(lengths)), _median(gaps, 1e6), _median(waits, 1e6), _median(lengths, 1.0)]
+    return [max(len(waits), len(lengths)), _mean(gaps, 1e6), _mean(waits, 1e6), _mean(lengths, 1.0)]
 
 
-def _median(values, scale):
-    return round(sorted(values)[len(values) // 2] / scale, 2) if len(values) >= MIN_PACE - 1 else None
+def _mean(values, scale):
+    return round(sum(values) / len(values) / scale, 2) if len(values) >= MIN_PACE - 1 else None
 
 
 def _window(seqs, sigs):

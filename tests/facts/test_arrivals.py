@@ -38,7 +38,7 @@ def job(rng, slow=None, steps=40, compute_ms=400.0, extra=1.0, measured=False, a
     return {rank: dump(rank, rows[rank], clocks[rank], measured) for rank in range(8)}
 
 
-def dump(rank, rows, clock, measured):
+def dump(rank, rows, clock, measured, groups=GROUPS):
     entries = []
     for at, (name, desc, seq, began, noticed, length) in enumerate(rows):
         entries.append(
@@ -48,7 +48,7 @@ def dump(rank, rows, clock, measured):
              "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "completed", "retired": True, "is_p2p": False,
              "timeout_ms": 600000, **({"duration_ms": length} if measured else {})}
         )  # fmt: skip
-    config = {name: {"name": name, "desc": desc, "ranks": str(ranks)} for name, (desc, ranks) in GROUPS.items()}
+    config = {name: {"name": name, "desc": desc, "ranks": str(ranks)} for name, (desc, ranks) in groups.items()}
     return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
 
 
@@ -100,10 +100,71 @@ def test_two_slow_ranks_are_told_of_none():
     assert not found.parts and "6" in found.text
 
 
-def test_with_a_dump_in_four_missing_no_group_can_be_compared():
-    dumps = {rank: made for rank, made in job(random.Random(1), 5, measured=True).items() if rank not in (0, 3)}
+# Layouts of 8 ranks: how the groups of one step follow each other. A group that nobody records is one of sends and receives.
+TP = {str(i + 1): ("TP", [2 * i, 2 * i + 1]) for i in range(4)}
+DP = {"5": ("DP", [0, 2, 4, 6]), "6": ("DP", [1, 3, 5, 7])}
+PP = {str(i + 11): ("PP", [i, i + 4]) for i in range(4)}
+STAGES = {"1": ("DP", [0, 1, 2, 3]), "2": ("DP", [4, 5, 6, 7])}
+
+
+def layout(groups, slow, unrecorded=()):
+    """Measured dumps of a job whose ranks compute, then go through the groups in their order."""
+    rng, now, rows = random.Random(slow), [0.0] * 8, {rank: [] for rank in range(8)}
+    for number in range(1, 41):
+        for rank in range(8):
+            now[rank] += 400.0 * rng.uniform(0.98, 1.02) * (2.0 if rank == slow else 1.0)
+        for name, (desc, ranks) in groups.items():
+            end = max(now[rank] for rank in ranks) + 5.0
+            for rank in ranks:
+                if name not in unrecorded:
+                    rows[rank].append((name, desc, number, now[rank], end, end - now[rank]))
+                now[rank] = end
+    told = {name: group for name, group in groups.items() if name not in unrecorded}
+    return {rank: dump(rank, rows[rank], rng.randrange(-300, 300) * 1000, True, told) for rank in range(8)}
+
+
+@pytest.mark.parametrize("slow", range(8))
+def test_without_a_group_of_all_ranks_the_partner_in_the_other_group_is_not_told(slow):
+    assert ranks_of(late(layout({**TP, **DP}, slow))) == [slow]
+
+
+@pytest.mark.parametrize("slow", range(8))
+def test_the_next_stage_that_waits_in_receives_nobody_times_is_not_told(slow):
+    found = late(layout({**PP, **STAGES}, slow, unrecorded=PP))
+    assert not found.parts and f"{slow % 4}, {slow % 4 + 4}" in found.text
+    dumps = layout({**PP, **STAGES}, slow, unrecorded=PP)
+    for rank, made in dumps.items():  # the same with the record of one receive
+        made["entries"].append(
+            {**made["entries"][-1], "record_id": 90, "is_p2p": True, "p2p_seq_id": 1, "collective_seq_id": 0,
+             "profiling_name": f"nccl:recv {rank}<-{(rank + 4) % 8}", "pg_id": 11 + rank % 4, "process_group": PP_NAMES[rank % 4]}
+        )  # fmt: skip
+        made["pg_config"].update({name: {"name": name, "desc": d, "ranks": str(r)} for name, (d, r) in PP.items()})
     found = late(dumps)
-    assert found.value is None and "nearly all" in found.reason
+    assert found.value is None and "also works in PP" in found.reason
+
+
+PP_NAMES = [(name, desc) for name, (desc, _) in PP.items()]
+
+
+@pytest.mark.parametrize("missing", [(5,), (4,), (0, 3), (7,)])
+def test_with_a_dump_missing_nobody_is_told_for_that_one_may_be_the_slow_rank(missing):
+    dumps = {rank: made for rank, made in job(random.Random(1), 5, measured=True).items() if rank not in missing}
+    found = late(dumps)
+    assert found.value is None and f"rank {missing[0]} are not told" in found.reason
+
+
+def test_a_rank_that_is_late_to_most_collectives_of_a_step_but_not_to_the_whole_is_not_told():
+    now, rows = [0.0] * 8, {rank: [] for rank in range(8)}
+    for number in range(1, 61):
+        short = number % 3
+        for rank in range(8):  # rank 3 computes 130 + 130 + 300, the others 100 + 100 + 400
+            now[rank] += (130.0 if rank == 3 else 100.0) if short else (300.0 if rank == 3 else 400.0)
+        end = max(now) + 5.0
+        for rank in range(8):
+            rows[rank].append(("0", "default_pg", number, now[rank], end, end - now[rank]))
+            now[rank] = end
+    found = late({rank: dump(rank, rows[rank], 0, True) for rank in range(8)})
+    assert not found.parts and found.value == 0
 
 
 def test_fewer_than_twenty_finished_collectives_tell_no_median():
