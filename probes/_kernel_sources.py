@@ -169,6 +169,8 @@ def from_kmsg(ctx, events, since, base):
                 if error.errno == errno.EPIPE:
                     continue  # overwritten while we read: the next record follows
                 break
+            if not record:  # a container's stand-in for it: /dev/null, or a file
+                break
             records.append(record.split(b"\n")[0])
             size += len(records[-1])
             while size > MOST_RING:
@@ -176,6 +178,8 @@ def from_kmsg(ctx, events, since, base):
                 cut = True
     finally:
         os.close(handle)
+    if not records:
+        return False, "kmsg: it tells nothing", None
     events.split = lambda line, anybody=False: _kernel_lines.split_kmsg(line, base)
     how = events.feed_all(in_pieces(list(records)))
     return True, "", ended(events, since, how, cut)

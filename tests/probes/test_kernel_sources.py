@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -159,3 +160,11 @@ def test_no_command_runs_below_another_root(tmp_path) -> None:
     stream = Ctx(str(tmp_path), "/sys", "/").stream(["dmesg"], 5)
     assert list(stream) == [] and stream.code is None and "other root" in stream.why
     assert list(Ctx().stream(["no-such-command-at-all"], 5)) == []
+
+
+def test_a_stand_in_for_dev_kmsg_that_tells_nothing_is_not_a_clean_log(monkeypatch, tmp_path):
+    """Containers put /dev/null there: what it does not tell is unknown, and reading it ends."""
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *more: real("/dev/null" if path == "/dev/kmsg" else path, *more))
+    readable, why, _ = _kernel_sources.from_kmsg(Ctx(), None, None, None)
+    assert not readable and "tells nothing" in why

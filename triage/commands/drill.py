@@ -32,7 +32,9 @@ def drill(
     blind: Annotated[
         Optional[list[str]], typer.Option("--blind", help="Hide a source from triage; repeatable.")
     ] = None,
-    backend: Annotated[str, typer.Option("--backend", help="What the fake nodes are made of.")] = "processes",
+    backend: Annotated[
+        str, typer.Option("--backend", help="What the fake nodes are: processes, namespaces, or auto.")
+    ] = "auto",
     engine: Annotated[str, typer.Option("--engine", help="What the job is made of: ring or torch.")] = "ring",
     truth: Annotated[Optional[str], typer.Option("--truth", help="Write what really happened to this file.")] = None,
     state_dir: StateOption = None,

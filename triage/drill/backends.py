@@ -6,6 +6,7 @@ port. Another backend gives the same answers for nodes in namespaces; `Cluster` 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +23,9 @@ from triage.drill.plan import Plan, bare_source
 from triage.errors import TriageError
 
 START_S = 60.0
+AUTO = "auto"
+LOOPBACK = "127.0.0.1"
+Address = tuple[str, int]
 # What the ranks run, by engine.
 SOURCES = {"ring": ("diary.py", "rank.py"), "torch": ("diary.py", "rank.py", "torch_rank.py")}
 
@@ -55,6 +60,12 @@ class Backend(Protocol):
     def processes(self) -> list[int]:
         """Process ids of nodes, launchers and ranks, as far as they were started."""
 
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """Who asks the nodes (this thread, and those that it starts) stands in the cluster's network while this is open."""
+
+    def prefix(self) -> list[str]:
+        """The words that put another terminal's command there."""
+
     def stop(self) -> None:
         """End everything that start() began. May be called at any time and more than once."""
 
@@ -81,7 +92,9 @@ def key_pair() -> tuple[str, str]:
 class NodeProcess:
     """One node.py, seen from the drill."""
 
-    def __init__(self, node: str, config: dict[str, Any], keep: list[int], errors: Path) -> None:
+    def __init__(
+        self, node: str, config: dict[str, Any], keep: list[int], errors: Path, wrapped: Sequence[str] = ()
+    ) -> None:
         self.node = node
         self.errors = errors
         self.pids: dict[int, int] = {}
@@ -92,7 +105,7 @@ class NodeProcess:
         root = Path(__file__).resolve().parents[2]  # where the package lies, installed or not
         with errors.open("wb") as sink:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "triage.drill.node"],
+                [*wrapped, sys.executable, "-m", "triage.drill.node"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=sink,
@@ -100,6 +113,11 @@ class NodeProcess:
                 pass_fds=keep,
                 start_new_session=True,  # Ctrl-C is for the drill; the node follows by EOF
             )
+        if not wrapped:
+            self.begin(config)
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Give it its configuration: it stands where it shall stand."""
         self.send(config)
         threading.Thread(target=self.listen, daemon=True).start()
 
@@ -128,31 +146,31 @@ class NodeProcess:
         self.ready.set()
 
 
+@dataclass
+class Wiring:
+    """Where everything listens: (host, port) of SSH and fabric by node, and of ranks, as the ranks of their node reach them."""
+
+    ssh: dict[str, Address]
+    fabric: dict[str, Address]
+    ranks: dict[int, Address]
+
+
 class Processes:
     """Backend `processes`: no root, no sshd, any Linux."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeProcess] = {}
+        self.held: dict[str, list[socket.socket]] = {}
 
     def start(self, plan: Plan, authorized: str, report_fd: int) -> list[Host]:
         python = os.path.realpath(sys.executable)  # not the venv's path: it may say what this is
-        plan.job_folder.mkdir(parents=True)
-        script, torchrun = plan.job_folder / "pretrain_gpt.py", plan.job_folder / "torchrun"
-        script.write_text(bare_source(*SOURCES[plan.engine]))
-        torchrun.write_text(bare_source("launcher.py"))
-        worker = plan.job_folder / "torch" / "_inductor" / "compile_worker" / "__main__.py"
-        worker.parent.mkdir(parents=True)
-        worker.write_text(bare_source("compiler.py"))
-        ssh = {node: bound() for node in plan.nodes}
-        fabric = {node: bound() for node in plan.nodes}
-        ranks = {place.rank: bound() for place in plan.ranks}
+        write_programs(plan)
         hosts = []
         try:
+            wiring = self.wire(plan)
             for node in plan.nodes:
                 private, public = key_pair()
-                orders = [self.rank_order(plan, place, ranks, fabric, report_fd) for place in plan.on(node)]
-                keep = [ssh[node].fileno(), fabric[node].fileno(), report_fd]
-                keep += [order["plan"]["listen_fd"] for order in orders]
+                orders = [self.rank_order(plan, place, wiring, report_fd) for place in plan.on(node)]
                 config = {
                     "node": node,
                     "seed": plan.seed,
@@ -165,37 +183,71 @@ class Processes:
                     "hca": plan.hca,
                     "spare_nic": plan.spare_nic,
                     "budget_s": plan.budget_s,
-                    "ports": [[place.rank, port(ranks[place.rank])] for place in plan.on(node)],
-                    "routes": [[place.rank, port(fabric[place.node])] for place in plan.ranks if place.node != node],
-                    "fabric_fd": fabric[node].fileno(),
-                    "ssh_fd": ssh[node].fileno(),
+                    "sockets": plan.sockets,
+                    "ports": [[place.rank, *wiring.ranks[place.rank]] for place in plan.on(node)],
+                    "routes": [[place.rank, *wiring.fabric[place.node]] for place in plan.ranks if place.node != node],
                     "host_key": private,
                     "user": plan.user,
                     "authorized": authorized,
                     "launcher": self.launcher_order(plan, node, python, orders),
+                    **self.stand(plan, node, orders),
                 }
-                self.nodes[node] = NodeProcess(node, config, keep, plan.folder / "operator" / f"{node}.err")
-                hosts.append(Host(node, "127.0.0.1", port(ssh[node]), f"127.0.0.1:{port(fabric[node])}", public))
+                keep = [report_fd, *(listener.fileno() for listener in self.held.get(node, ()))]
+                self.nodes[node] = self.begin(plan, node, config, keep)
+                (ssh, port), fabric = wiring.ssh[node], wiring.fabric[node]
+                hosts.append(Host(node, ssh, port, f"{fabric[0]}:{fabric[1]}", public))
         finally:
             # Only the node may hold them: a port whose owner died must refuse.
-            for listener in (*ssh.values(), *fabric.values(), *ranks.values()):
-                listener.close()
+            for listeners in self.held.values():
+                for listener in listeners:
+                    listener.close()
         self.wait_until_ready()
         return hosts
 
-    def rank_order(
-        self, plan: Plan, place: Any, ranks: dict[int, socket.socket], fabric: dict[str, socket.socket], report_fd: int
-    ) -> dict[str, Any]:
+    def wire(self, plan: Plan) -> Wiring:
+        """Bind a port of this machine for everything that listens; `held` is handed down to the nodes."""
+        self.held = {node: [bound() for _ in range(2 + plan.ranks_per_node)] for node in plan.nodes}
+        ends = {node: [("127.0.0.1", port(one)) for one in listeners] for node, listeners in self.held.items()}
+        return Wiring(
+            {node: at[0] for node, at in ends.items()},
+            {node: at[1] for node, at in ends.items()},
+            {place.rank: ends[place.node][2 + place.local_rank] for place in plan.ranks},
+        )
+
+    def stand(self, plan: Plan, node: str, orders: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the node is told of its own place (node.py): here the sockets that it inherits."""
+        ssh, fabric, *ranks = (listener.fileno() for listener in self.held[node])
+        for order, listener in zip(orders, ranks, strict=True):
+            order["plan"]["listen_fd"] = listener
+        return {"ssh_fd": ssh, "fabric_fd": fabric}
+
+    def begin(self, plan: Plan, node: str, config: dict[str, Any], keep: list[int]) -> NodeProcess:
+        """Start the node and give it its configuration."""
+        return NodeProcess(node, config, keep, plan.folder / "operator" / f"{node}.err")
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """Whoever asks the nodes does it in here: the cluster's network is the machine's own."""
+        return contextlib.nullcontext()
+
+    def prefix(self) -> list[str]:
+        """The words before a command that another terminal runs against this cluster."""
+        return []
+
+    def rank_order(self, plan: Plan, place: Any, wiring: Wiring, report_fd: int) -> dict[str, Any]:
         """What the launcher is told of one rank: a neighbour on this node is reached directly, others by the relay."""
         groups = plan.groups(place)
         for group in groups:
             members = group["ranks"]
             right = members[(members.index(place.rank) + 1) % len(members)]
             near = plan.ranks[right].node == place.node
-            group["right"] = ["127.0.0.1", port(ranks[right] if near else fabric[place.node])]
+            group["right"] = list(wiring.ranks[right] if near else (LOOPBACK, wiring.fabric[place.node][1]))
         engine: dict[str, Any] = {"chunk_bytes": plan.chunk_bytes, "groups": groups}
         if plan.engine == "torch":  # it connects its groups itself, by a store
-            engine = {"ranks_per_node": plan.ranks_per_node, "store_port": port(ranks[0]), "path": packages()}
+            engine = {
+                "ranks_per_node": plan.ranks_per_node,
+                "store": list(self.store(plan, wiring)),
+                "path": packages(),
+            }
         return {
             "rank": place.rank,
             "local_rank": place.local_rank,
@@ -203,13 +255,17 @@ class Processes:
             "plan": {
                 "rank": place.rank,
                 "world": plan.world,
-                "listen_fd": ranks[place.rank].fileno(),
+                "listen_fd": -1,
                 "report_fd": report_fd,
                 "compute_ms": plan.compute_ms,
                 "data_ms": plan.data_ms,
                 **engine,
             },
         }
+
+    def store(self, plan: Plan, wiring: Wiring) -> Address:
+        """Where the store of PyTorch is reached from every node."""
+        return wiring.ranks[0]
 
     def launcher_order(self, plan: Plan, node: str, python: str, orders: list[dict[str, Any]]) -> dict[str, Any]:
         training = [
@@ -273,6 +329,16 @@ class Processes:
                 node.process.wait()
 
 
+def write_programs(plan: Plan) -> None:
+    """What the job runs, bare, on the file system that all nodes share."""
+    plan.job_folder.mkdir(parents=True)
+    (plan.job_folder / "pretrain_gpt.py").write_text(bare_source(*SOURCES[plan.engine]))
+    (plan.job_folder / "torchrun").write_text(bare_source("launcher.py"))
+    worker = plan.job_folder / "torch" / "_inductor" / "compile_worker" / "__main__.py"
+    worker.parent.mkdir(parents=True)
+    worker.write_text(bare_source("compiler.py"))
+
+
 def port(listener: socket.socket) -> int:
     number: int = listener.getsockname()[1]
     return number
@@ -289,4 +355,17 @@ def system_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-BACKENDS: dict[str, type[Processes]] = {"processes": Processes}
+def backends() -> dict[str, Callable[[], Backend]]:
+    """name -> how it is made."""
+    from triage.drill.namespaces import Namespaces
+
+    return {"processes": Processes, "namespaces": Namespaces}
+
+
+def settled(name: str) -> str:
+    """The name of the backend for `auto`: namespaces where they can be had."""
+    if name != AUTO:
+        return name
+    from triage.drill.netlab import why_not
+
+    return "processes" if why_not() else "namespaces"

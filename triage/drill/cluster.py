@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from triage.drill.backends import BACKENDS, Backend, Host, key_pair
+from triage.drill.backends import AUTO, Backend, Host, backends, key_pair, settled
 from triage.drill.plan import CLUSTER, Plan, folded, make_plan
 from triage.drill.scenarios import Fault, check_needs, choose, did_you_mean, for_rank, ground_truth, messages
 from triage.errors import UsageError
@@ -51,16 +51,19 @@ class Cluster:
         backend: str = "processes",
         engine: str = "ring",
         control_plane: bool = False,
+        sockets: bool = False,
     ) -> None:
-        if backend not in BACKENDS:
-            raise UsageError(f"drill: no backend is called {backend}{did_you_mean(backend, list(BACKENDS))}")
+        known = backends()
+        if backend != AUTO and backend not in known:
+            raise UsageError(f"drill: no backend is called {backend}{did_you_mean(backend, [AUTO, *known])}")
+        made = known[settled(backend)]()
         self.folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="site-")))
         self.history: dict[int, collections.deque[dict[str, Any]]] = {}
         self.moved = time.monotonic()
         self.truth: dict[str, Any] | None = None
         self.closed = False
         self.lock = threading.Lock()
-        self.backend: Backend = BACKENDS[backend]()
+        self.backend: Backend = made
         self.hosts: list[Host] = []
         try:
             self.plan: Plan = make_plan(
@@ -74,6 +77,7 @@ class Cluster:
                 blind=blind,
                 engine=engine,
                 control_plane=control_plane,
+                sockets=sockets,
             )
         except BaseException:
             self.close()
@@ -160,7 +164,9 @@ class Cluster:
 
     def known_hosts(self) -> str:
         return "".join(
-            f"[{host.address}]:{host.port},[{host.node}]:{host.port} {host.public_key}\n" for host in self.hosts
+            ",".join(name if host.port == 22 else f"[{name}]:{host.port}" for name in (host.address, host.node))
+            + f" {host.public_key}\n"
+            for host in self.hosts
         )
 
     def inventory(self) -> str:
@@ -250,7 +256,11 @@ class Cluster:
         check_needs(fault, len(self.plan.nodes), self.plan.ranks_per_node)
         told = messages(fault, speed, max(self.steps().values(), default=0) + SOON_STEPS)
         chosen: int | None = None
-        if fault.everybody:
+        if fault.half:
+            for node in self.plan.nodes[: len(self.plan.nodes) // 2]:
+                for message in told:
+                    self.backend.send(node, message)
+        elif fault.everybody:
             for each in self.plan.ranks:
                 for message in told:
                     self.backend.send(each.node, {"rank": each.rank} | message)

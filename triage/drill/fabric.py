@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -64,6 +65,8 @@ class Connection:
     sink: socket.socket
     peer: Address | None
     broken: bool = False
+    silent_since: float | None = None  # unacknowledged, over real cables
+    tries: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -89,7 +92,9 @@ class Relay:
     ) -> None:
         self.door, self.ranks, self.routes, self.card = door, ranks, routes, card
         self.budget_s, self.gave_up = budget_s, gave_up
+        self.counts = True  # payload is counted on the card: it goes by RDMA
         self.link = Link()
+        self.sending: list[Connection] = []
         self.kept: list[socket.socket] = []  # every end ever opened: none is closed, so nobody learns of a death
 
     def start(self) -> None:
@@ -127,6 +132,7 @@ class Relay:
             self.kept.append(end)
         connection = Connection(sender, incoming, outgoing, None if here else self.routes[wanted])
         if not here:
+            self.sending.append(connection)
             threading.Thread(target=self.hear_back, args=(connection,), daemon=True).start()
         self.forward(connection)
 
@@ -136,7 +142,8 @@ class Relay:
             while piece := connection.source.recv(PIECE):
                 if not self.passes(connection):
                     return
-                self.card.add(connection.way, len(piece))
+                if self.counts:
+                    self.card.add(connection.way, len(piece))
                 connection.sink.sendall(piece)
         except OSError:
             return
@@ -184,6 +191,45 @@ class Relay:
                         self.exhausted(connection)
         except OSError:
             return
+
+    def watch(self) -> None:
+        """Over real cables: what nobody acknowledges is sent again, and given up, as by a sender's card. Does not return.
+
+        TCP's own acknowledgements are those of the peer's kernel, which a busy machine does not delay.
+        """
+        step = self.budget_s / TRIES
+        while True:
+            time.sleep(step / 3)
+            now = time.monotonic()
+            for connection in [one for one in self.sending if not one.broken]:
+                if not unacknowledged(connection.sink):
+                    connection.silent_since, connection.tries = None, 0
+                    continue
+                connection.silent_since = since = connection.silent_since or now
+                while connection.tries < min(TRIES - 1, int((now - since) / step)):
+                    connection.tries += 1
+                    self.no_answer(connection)
+                if now - since > self.budget_s:
+                    self.exhausted(connection)
+                    discard(connection.sink)
+
+
+def unacknowledged(end: socket.socket) -> bool:
+    """Has TCP sent something again and still heard nothing? tcp_info: retransmits is its third byte, unacked stands at 24."""
+    try:
+        told = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+    except OSError:
+        return False
+    return told[2] > 0 and struct.unpack_from("I", told, 24)[0] > 0
+
+
+def discard(end: socket.socket) -> None:
+    """What was never acknowledged is never delivered either."""
+    try:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end.close()
+    except OSError:
+        pass
 
 
 def tell_back(connection: Connection, word: bytes) -> None:

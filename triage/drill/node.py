@@ -1,8 +1,7 @@
 """One fake node as an OS process: an SSH server, the launcher of its ranks, its fabric, its view of the world.
 
-The view is three roots that a probe is sent to through the environment of its command: a procfs root (links to the
-processes of its own ranks and launcher, and to what belongs to the whole machine), a sysfs root (its NICs, alive) and a
-rootfs (its kernel log, and the shared file system of the job under the job's absolute path).
+Where it stands is a place: on loopback beside the others, with folders for its view (roots.py), or in namespaces of its own,
+with real cables (machine.py).
 
 stdin, JSON lines: first the configuration (`backends.Processes` writes it); then what is done to the node:
 
@@ -10,6 +9,8 @@ stdin, JSON lines: first the configuration (`backends.Processes` writes it); the
     {"link": "down"|"up"}                  the cable of the fabric's port
     {"flap": {"for_s": 0.3}}               the same, down and up again after that time
     {"spare_flap": {"for_s": 1.0}}         the port that the job does not use
+    {"bridge": 1}                          the fabric's cable is plugged into that switch (machines only)
+    {"shape": ["rate", "8mbit", ...]}      the fabric's port is held back by tc's tbf; {"lose": 3}: 3 % of what comes is lost
     {"count_only": true}                   the counters of the fabric's port tell of a loss of link that never was
     {"ssh": "down"}                        the management network is cut: SSH is a black hole, all else goes on
     {"node": "down"}                       the machine is gone, with all its ports
@@ -33,110 +34,20 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from triage.drill import cards
 from triage.drill.cards import Card, RoceCard
 from triage.drill.door import Door
 from triage.drill.fabric import Address, Relay
-
-# Of the whole machine, and read by probes; what the machine lacks is not linked.
-SHARED_PROC = ("uptime", "stat", "meminfo", "mounts", "loadavg", "version", "vmstat", "self", "cpuinfo", "filesystems")
-MANAGEMENT = "eno1"
-
-
-class Roots:
-    """The three folders of a node. `blind` names what is really missing in them."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.node: str = config["node"]
-        self.blind = frozenset(config["blind"])
-        self.folder = Path(config["folder"])
-        self.proc, self.sys, self.root = (self.folder / name for name in ("proc", "sys", "root"))
-        self.spool = self.folder / "spool"
-        for folder in (self.proc, self.sys / "class" / "net", self.root / "var" / "log", self.spool):
-            folder.mkdir(parents=True)
-        self.fill_proc(config["seed"])
-        self.fill_root(Path(config["shared"]), Path(config["scratch"]))
-
-    def fill_proc(self, seed: int) -> None:
-        for name in SHARED_PROC:
-            if os.path.lexists(f"/proc/{name}"):
-                (self.proc / name).symlink_to(f"/proc/{name}")
-        if "ranks" in self.blind:  # what hides the processes of others from an ordinary user
-            (self.proc / "mounts").unlink()
-            (self.proc / "mounts").write_text("proc /proc proc rw,nosuid,nodev,noexec,relatime,hidepid=invisible 0 0\n")
-        kernel = self.proc / "sys" / "kernel"
-        (kernel / "random").mkdir(parents=True)
-        bits = random.Random(f"{seed}/{self.node}/boot").getrandbits(128)
-        text = f"{bits:032x}"
-        boot = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-        (kernel / "random" / "boot_id").write_text(boot + "\n")
-        (kernel / "hostname").write_text(self.node + "\n")
-        (kernel / "osrelease").write_text(os.uname().release + "\n")
-
-    def fill_root(self, shared: Path, scratch: Path) -> None:
-        """Absolute paths of the job resolve below the rootfs: there the same path leads to the same folder."""
-        for real in (shared, self.folder):
-            here = self.root / real.relative_to("/")
-            here.parent.mkdir(parents=True, exist_ok=True)
-            here.symlink_to(real)
-        for name in ("comm", "steps"):
-            (scratch / name).mkdir(parents=True)
-        (self.root / "etc").mkdir()
-        (self.root / "etc" / "hostname").write_text(self.node + "\n")
-
-    def log_boot(self, seed: int, firmware: str, fabric: str, others: list[str]) -> None:
-        """What the kernel said at boot, dated as /proc/uptime says. `fabric` and `others`: of the links."""
-        rng = random.Random(f"{seed}/{self.node}/log")
-        at = time.time() - float(Path("/proc/uptime").read_text().split()[0])
-        lines = [
-            f"Linux version {os.uname().release} (builder@build) #1 SMP PREEMPT_DYNAMIC",
-            "x86/fpu: Supporting XSAVE feature 0x001: 'x87 floating point registers'",
-            f"mlx5_core {cards.FABRIC.pci}: firmware version: {firmware}",
-            fabric,
-            "EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode. Quota mode: none.",
-            *others,
-        ]
-        for line in lines:
-            at += rng.uniform(0.01, 0.5)
-            self.kernel(line, at)
-
-    def kernel(self, text: str, at: float | None = None) -> None:
-        """One line of the kernel log, as rsyslog writes it."""
-        if "kernel" in self.blind:
-            return
-        when = time.time() if at is None else at
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when)) + f".{int(when * 1e6) % 1_000_000:06d}+00:00"
-        with (self.root / "var" / "log" / "kern.log").open("a") as log:
-            log.write(f"{stamp} {self.node} kernel: {text}\n")
-
-    def show(self, pid: int) -> None:
-        if "ranks" not in self.blind:
-            (self.proc / str(pid)).symlink_to(f"/proc/{pid}")
-
-    def hide(self, pid: int) -> None:
-        """A process ended. Its number may soon belong to a stranger."""
-        (self.proc / str(pid)).unlink(missing_ok=True)
-
-    def environment(self) -> dict[str, str]:
-        """What a command over SSH gets to see of its surroundings."""
-        return {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": os.environ.get("HOME", "/"),
-            "SHELL": "/bin/sh",
-            "LANG": "C.UTF-8",
-            "SLURMD_NODENAME": self.node,
-            "TRIAGE_PROCFS": str(self.proc),
-            "TRIAGE_SYSFS": str(self.sys),
-            "TRIAGE_ROOTFS": str(self.root),
-        }
+from triage.drill.plan import MANAGEMENT_NIC
+from triage.drill.roots import Roots, boot_lines
 
 
 class Launcher:
     """The launcher process of this node, seen from the node."""
 
-    def __init__(self, config: dict[str, Any], roots: Roots) -> None:
+    def __init__(self, config: dict[str, Any], roots: View) -> None:
         self.roots = roots
         self.lock = threading.Lock()
         order = config["launcher"]
@@ -238,42 +149,133 @@ def remove_folder(folder: str) -> None:
         time.sleep(0.05)
 
 
+class Place(Protocol):
+    """Where a node stands: its view of the world, its ports, its cables."""
+
+    @property
+    def roots(self) -> View:
+        """What the probes are shown."""
+
+    @property
+    def sysfs(self) -> Path:
+        """Where its cards are written."""
+
+    def door(self) -> Door:
+        """The fabric's port."""
+
+    def serve(self) -> Access:
+        """Start the SSH server."""
+
+    def cable(self, name: str, up: bool) -> None:
+        """Plug the cable of a port in, or pull it."""
+
+    def command(self, message: dict[str, Any]) -> None:
+        """Do to the fabric's cable what only a real one can bear: {"bridge"}, {"shape"}, {"lose"}."""
+
+
+class View(Protocol):
+    """What of a node the probes are shown."""
+
+    @property
+    def node(self) -> str:
+        """Its name."""
+
+    @property
+    def spool(self) -> Path:
+        """Where files are prepared, to be renamed into their place."""
+
+    def kernel(self, text: str, at: float | None = None) -> None:
+        """One line of the kernel log."""
+
+    def show(self, pid: int) -> None:
+        """A process of the job began."""
+
+    def hide(self, pid: int) -> None:
+        """It ended."""
+
+
+class Access(Protocol):
+    """The node's SSH server."""
+
+    def vanish(self) -> None:
+        """The management network is cut."""
+
+    def die(self) -> None:
+        """The machine is gone: nobody is answered, and nobody learns of it."""
+
+    def end(self) -> None:
+        """Kill every command that still runs, and start no more."""
+
+
+class Loopback:
+    """A place beside other nodes: folders for a view, sockets that were inherited, cables of words alone."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config, self.roots = config, Roots(config)
+        self.sysfs = self.roots.folder / "unseen" if "nic" in self.roots.blind else self.roots.sys
+
+    def door(self) -> Door:
+        return Door(socket.socket(fileno=self.config["fabric_fd"]))
+
+    def serve(self) -> Access:
+        from triage.drill.sshd import Server
+
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+        told, listener = self.config, socket.socket(fileno=self.config["ssh_fd"])
+        server = Server(listener, told["host_key"], told["user"], told["authorized"], self.roots.environment())
+        threading.Thread(target=server.serve, daemon=True).start()
+        return server
+
+    def cable(self, name: str, up: bool) -> None:
+        pass
+
+    def command(self, message: dict[str, Any]) -> None:
+        pass
+
+
+def place(config: dict[str, Any]) -> Place:
+    if "lab" not in config:
+        return Loopback(config)
+    from triage.drill.machine import Machine
+
+    return Machine(config)
+
+
 class Node:
     """Everything of one node, and what can be done to it. Each act moves all its traces."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.acting = threading.Lock()
         self.dead = threading.Event()
-        self.roots = Roots(config)
+        self.place = place(config)
+        self.roots = self.place.roots
         self.fabric, self.spare, self.management = self.make_cards(config)
-        local = {rank: ("127.0.0.1", port) for rank, port in config["ports"]}
-        routes = {rank: ("127.0.0.1", port) for rank, port in config["routes"]}
-        door = Door(socket.socket(fileno=config["fabric_fd"]))
-        self.relay = Relay(door, local, routes, self.fabric, config["budget_s"], self.gave_up)
+        local = {rank: (host, port) for rank, host, port in config["ports"]}
+        routes = {rank: (host, port) for rank, host, port in config["routes"]}
+        self.relay = Relay(self.place.door(), local, routes, self.fabric, config["budget_s"], self.gave_up)
+        self.relay.counts = not config["sockets"]
         self.relay.start()
+        if config.get("acknowledged"):
+            threading.Thread(target=self.relay.watch, daemon=True).start()
         everything = (self.fabric, self.spare, self.management)
         threading.Thread(
             target=cards.tick, args=(everything, self.management, self.fabric, self.dead), daemon=True
         ).start()
         self.launcher = Launcher(config, self.roots)
         # After the launcher: paramiko takes a fifth of a second to import, and the ranks start meanwhile.
-        from triage.drill.sshd import Server
-
-        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-        listener, environment = socket.socket(fileno=config["ssh_fd"]), self.roots.environment()
-        self.server = Server(listener, config["host_key"], config["user"], config["authorized"], environment)
-        threading.Thread(target=self.server.serve, daemon=True).start()
+        self.server = self.place.serve()
 
     def make_cards(self, config: dict[str, Any]) -> tuple[RoceCard, Card, Card]:
         """The fabric's card, an unused one, and that of management; they count even where no probe is shown them."""
-        roots = self.roots
-        sysfs = roots.folder / "unseen" if "nic" in roots.blind else roots.sys
-        rng = random.Random(f"{config['seed']}/{roots.node}")
+        sysfs, spool, name = self.place.sysfs, self.roots.spool, self.roots.node
+        rng = random.Random(f"{config['seed']}/{name}")
         seed, firmware = rng.getrandbits(32), f"28.{rng.randint(36, 43)}.1014"
-        fabric = RoceCard(sysfs, roots.spool, config["nic"], config["hca"], cards.FABRIC, seed, firmware)
-        spare = Card(sysfs, roots.spool, config["spare_nic"], cards.SPARE, seed)
-        management = Card(sysfs, roots.spool, MANAGEMENT, cards.MANAGEMENT, seed)
-        roots.log_boot(config["seed"], firmware, fabric.says(True), [spare.says(True), management.says(True)])
+        fabric = RoceCard(sysfs, spool, config["nic"], config["hca"], cards.FABRIC, seed, firmware)
+        spare = Card(sysfs, spool, config["spare_nic"], cards.SPARE, seed)
+        management = Card(sysfs, spool, MANAGEMENT_NIC, cards.MANAGEMENT, seed)
+        others = [spare.says(True), management.says(True)]
+        for text, at in boot_lines(config["seed"], name, firmware, fabric.says(True), others):
+            self.roots.kernel(text, at)
         return fabric, spare, management
 
     def obey(self, message: dict[str, Any]) -> None:
@@ -286,6 +288,8 @@ class Node:
             self.later(self.flap, self.set_link, message["flap"]["for_s"])
         elif "spare_flap" in message:
             self.later(self.flap, self.set_spare, message["spare_flap"]["for_s"])
+        elif {"bridge", "shape", "lose"} & message.keys():
+            self.place.command(message)
         elif "count_only" in message:
             self.fabric.count_only()
         elif "ssh" in message:
@@ -310,6 +314,7 @@ class Node:
             if self.dead.is_set() or up == self.fabric.up:
                 return
             at = time.time()
+            self.place.cable(self.fabric.name, up)
             self.relay.link.set(up)
             self.fabric.set_link(up)
             self.roots.kernel(self.fabric.says(up), at)
@@ -321,6 +326,7 @@ class Node:
         with self.acting:
             if self.dead.is_set() or up == self.spare.up:
                 return
+            self.place.cable(self.spare.name, up)
             self.spare.set_link(up)
             self.roots.kernel(self.spare.says(up))
 
@@ -333,11 +339,12 @@ class Node:
         """The machine is gone. Its ports answer nobody, and what was connected stays open and hears nothing."""
         with self.acting:
             self.dead.set()
+            for name in (self.fabric.name, self.spare.name, self.management.name):
+                self.place.cable(name, False)  # first: what ends now must not be able to tell its peers
             self.relay.link.set(False)
-            self.server.cut()
+            self.server.die()
             self.launcher.die()
             self.server.end()
-            self.server.door.shut()
             self.relay.door.shut()
 
     def end(self) -> None:

@@ -21,11 +21,13 @@ SPARE_NICS = ("ens9f1np1", "enp129s0f1", "eth3", "ens7", "storage0")  # cabled, 
 HCAS = ("mlx5_0", "mlx5_1", "mlx5_4", "mlx5_ib0")
 USERS = ("oncall", "ops", "hpcadmin", "sre")
 CLUSTER = "lab"
+MANAGEMENT_NIC = "eno1"
 DEFAULT_GROUP = "0"
 TENSOR_GROUPS = "TENSOR_MODEL_PARALLEL_GROUP"
 EVAL_GROUP = "undefined"  # what torch calls a group that `new_group` was given no name for
 # All cards retry for longer than the specification says, by the same usual multiplier (notes/network.md 4.2).
 IB_TIMEOUT, IB_RETRIES, IB_MULTIPLIER = 14, 7, 2
+TCP_RETRIES_S = 924.6  # tcp_retries2 = 15, as the kernel's ip-sysctl documentation counts it
 # Sources that can be hidden from a probe (`--blind`): each is then really missing on the nodes.
 SECOND_LOOK = "second-look"  # not withheld on the nodes: frozen-job is run with one look
 BLINDABLE = ("dumps", "joblog", "kernel", "ranks", "steps", "nic", SECOND_LOOK)
@@ -61,6 +63,7 @@ class Plan:
     blind: frozenset[str] = frozenset()
     engine: str = "ring"
     control_plane: bool = False  # do the ranks serve PyTorch's control plane?
+    sockets: bool = False  # does the job's payload go over TCP, and not by RDMA?
 
     @property
     def world(self) -> int:
@@ -78,6 +81,8 @@ class Plan:
     @property
     def budget_s(self) -> float:
         """For how long the fabric of this cluster retries what is not answered."""
+        if self.sockets:
+            return TCP_RETRIES_S
         return float(4.096e-6 * 2**IB_TIMEOUT * IB_RETRIES * IB_MULTIPLIER)
 
     @property
@@ -133,6 +138,7 @@ class Plan:
             "NCCL_SOCKET_IFNAME": self.nic,
             "NCCL_IB_HCA": self.hca,
             "NCCL_IB_TIMEOUT": str(IB_TIMEOUT),
+            **({"NCCL_IB_DISABLE": "1"} if self.sockets else {}),
         }
 
     def rank_environment(self, rank: RankPlan) -> dict[str, str]:
@@ -184,6 +190,7 @@ def make_plan(
     blind: frozenset[str] = frozenset(),
     engine: str = "ring",
     control_plane: bool = False,
+    sockets: bool = False,
     now: float | None = None,
 ) -> Plan:
     """A plan from a seed: the same seed gives the same names. Raises UsageError for a shape that cannot be built."""
@@ -213,6 +220,7 @@ def make_plan(
         blind=blind,
         engine=engine,
         control_plane=control_plane,
+        sockets=sockets,
     )
 
 

@@ -54,7 +54,7 @@ class DrillOptions:
     seed: int | None = None
     hold: bool = False
     blind: tuple[str, ...] = ()
-    backend: str = "processes"
+    backend: str = "auto"
     engine: str = "ring"
     truth: Path | None = None
 
@@ -88,6 +88,7 @@ def run_drill(
             backend=options.backend,
             engine=options.engine,
             control_plane=fault.control_plane,
+            sockets=fault.sockets,
         ) as cluster:
             wait_for_steps(cluster)
             say(f"job {cluster.job_id} trains; seed {cluster.plan.seed}; breaks in {options.after_s:g} s")
@@ -99,18 +100,18 @@ def run_drill(
             if options.hold:
                 hold(cluster, truth, options)
                 return 0
-            return ask(cluster, truth, options, investigate)
+            with cluster.backend.inside():
+                return ask(cluster, truth, options, investigate)
 
 
 def check(options: DrillOptions, fault: Fault, nodes: int) -> None:
     """Everything that can be refused before anything starts."""
-    from triage.drill.backends import BACKENDS
+    from triage.drill.backends import AUTO, backends
 
     check_shape(nodes, options.ranks_per_node)
-    if options.backend not in BACKENDS:
-        raise UsageError(
-            f"drill: no backend is called {options.backend}{did_you_mean(options.backend, list(BACKENDS))}"
-        )
+    known = [AUTO, *backends()]
+    if options.backend not in known:
+        raise UsageError(f"drill: no backend is called {options.backend}{did_you_mean(options.backend, known)}")
     for source in options.blind:
         if source not in BLINDABLE:
             raise UsageError(f"drill: no source is called {source}{did_you_mean(source, list(BLINDABLE))}")
@@ -204,7 +205,14 @@ def hold(cluster: Cluster, truth: dict[str, Any], options: DrillOptions) -> None
 
 def hold_line(cluster: Cluster) -> str:
     """The exact command that investigates this cluster from another terminal."""
-    words = [*own_name(), "frozen-job", cluster.job_id, "--inventory", str(cluster.inventory_path)]
+    words = [
+        *cluster.backend.prefix(),
+        *own_name(),
+        "frozen-job",
+        cluster.job_id,
+        "--inventory",
+        str(cluster.inventory_path),
+    ]
     words += ["--profile", str(cluster.profile_path)]
     return shlex.join([*words, "--looks", "1"] if SECOND_LOOK in cluster.plan.blind else words)
 

@@ -59,6 +59,9 @@ class Fault:
     rank: int | None = None
     paired: bool = False
     control_plane: bool = False  # PyTorch's own, in each rank
+    half: bool = False  # the first half of the nodes is told, and no rank is chosen
+    sockets: bool = False  # the job's payload goes over TCP
+    real_cables: bool = False  # backend namespaces alone
 
 
 @dataclass(frozen=True)

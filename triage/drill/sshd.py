@@ -134,6 +134,10 @@ class Server:
         self.cut()
         self.door.shut()
 
+    def die(self) -> None:
+        """The same, of a machine that is gone."""
+        self.vanish()
+
     def execute(self, channel: paramiko.Channel, command: bytes) -> None:
         """Run one command and tell its exit status; signals show as 128 + number, as from a shell."""
         transport = channel.get_transport()

@@ -10,7 +10,7 @@ when a process ends, its peers fail within milliseconds instead of waiting ("Con
 is caught, logged and sat out, as by scripts that keep a broken job for inspection: were it not, all ranks would end at
 once and nothing would be frozen. What the program itself raises is not caught: traceback, exit code 1.
 
-Plan (first line): {"rank", "world", "ranks_per_node", "listen_fd", "report_fd", "store_port", "compute_ms", "data_ms",
+Plan (first line): {"rank", "world", "ranks_per_node", "listen_fd", "report_fd", "store", "compute_ms", "data_ms",
 "path"}; rank 0 serves the store on its listen_fd. Later lines, heeded at the next step's start:
 {"early": true} (broadcast before the gradients), {"skip": true} (one gradient bucket left out), {"reshape": true} and
 {"retype": true} (another size or type in one bucket), {"enter": true} (a barrier of the evaluation group alone),
@@ -242,7 +242,7 @@ def main() -> None:
     threading.Thread(target=follow, args=(source, asked), daemon=True).start()
     listener = plan["listen_fd"] if rank == 0 else None
     store = torch.distributed.TCPStore(
-        "127.0.0.1", plan["store_port"], world, is_master=rank == 0, timeout=TIMEOUT, master_listen_fd=listener
+        *plan["store"], world, is_master=rank == 0, timeout=TIMEOUT, master_listen_fd=listener
     )
     trainer = Trainer(plan, torch, store)
     kept = serve_records(rank)  # noqa: F841
