@@ -1,7 +1,7 @@
 """Every drill many times over: is triage right each time, quick, and does it leave nothing behind?
 
     python tests/bench/bench_drills.py [--times 20] [--only deadlock] [--first-seed 1] [--jobs 1] [--engine ring]
-        [--triage PATH]
+        [--backend auto]         [--triage PATH]
 
 Runs `triage drill SCENARIO --fault F --seed N` and compares the report with what the drill did. Prints a line per miss and a
 table; exits 1 on any miss. Seeds differ between runs, so names, ports and the broken rank do too; a seed repeats its run.
@@ -53,6 +53,7 @@ def main() -> int:
     parser.add_argument("--triage", default=find_triage(), help="the triage command to test")
     parser.add_argument("--engine", default="ring", help="ring (default), or torch where PyTorch is installed")
     parser.add_argument("--fault", action="append", default=[], help="only this fault; repeatable")
+    parser.add_argument("--backend", default="auto", help="processes, namespaces, or auto (default)")
     parser.add_argument("--nodes", type=int, help="default 4, or 2 with --engine torch")
     parser.add_argument("--ranks-per-node", type=int, default=2)
     options = parser.parse_args()
@@ -61,6 +62,10 @@ def main() -> int:
 
     rows = [row for row in list_scenarios(options.engine) if not options.only or row.scenario in options.only]
     rows = [row for row in rows if not options.fault or row.fault in options.fault]
+    from triage.drill.backends import settled
+
+    real = settled(options.backend) == "namespaces"
+    rows = [row for row in rows if real or not row.real_cables]
     if not rows:
         parser.error(f"no scenario is called {', '.join(options.only + options.fault)}")
     schema = json.loads(subprocess.run([options.triage, "schema"], capture_output=True, check=True).stdout)
@@ -92,7 +97,14 @@ def one(
 ) -> tuple[list[str], dict[str, float]]:
     """One drill: what was wrong with it, and its figures. What a busy machine slowed otherwise is tried again."""
     for attempt in range(TRIES):
-        shape = ["--engine", options.engine, "--ranks-per-node", str(options.ranks_per_node)]
+        shape = [
+            "--engine",
+            options.engine,
+            "--backend",
+            options.backend,
+            "--ranks-per-node",
+            str(options.ranks_per_node),
+        ]
         if options.nodes:
             shape += ["--nodes", str(options.nodes)]
         if scenario not in MEASURED:

@@ -76,12 +76,24 @@ def named_right(report: dict[str, Any], truth: dict[str, Any]) -> bool:
     named, culprit = culprits_of(report), truth["culprit"]
     if culprit is None:
         return not named
+    if culprit["kind"] in ("link", "fabric"):
+        parts = report["culprits"]
+        return len(parts) == 1 and parts[0]["kind"] == culprit["kind"] and names_network(parts[0]["name"], truth)
     if len(named) == 1 and named[0][:2] == (culprit["kind"], "culprit") and named[0][3] == culprit["node"]:
         if culprit["kind"] == "rank":
             return named[0][2] == culprit["rank"]
         return culprit["kind"] == "node" or named[0][4] in culprit["nics"]
     ranks = sorted(part[2] for part in named if part[0] == "rank" and part[2] is not None)
     return bool(truth["cycle"]) and ranks == truth["cycle"] and {part[1] for part in named} == {"involved"}
+
+
+def names_network(name: str, truth: dict[str, Any]) -> bool:
+    """Are the nodes that it speaks of ends of the broken way, or the two halves as they are?"""
+    culprit = truth["culprit"]
+    if "halves" in culprit:
+        return sorted(side.split(", ") for side in name.split(" | ")) == sorted(culprit["halves"])
+    told = {node for node in truth["nodes"] if re.search(rf"\b{re.escape(node)}\b", name)}
+    return bool(told) and told <= set(culprit["ends"])
 
 
 def accused_wrongly(report: dict[str, Any], truth: dict[str, Any]) -> list[str]:

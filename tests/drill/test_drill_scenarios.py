@@ -112,6 +112,8 @@ def test_the_list_has_a_row_for_every_fault() -> None:
         "node-down": {("dead_rank", "S4", 10)},
         "management-cut": {("healthy", "S1", 0)},
         "link-flap": {("link_flap", "S4", 10), ("healthy", "S1", 0)},
+        "flap-and-death": {("dead_rank", "S4", 10)},
+        "network": {("link_flap", "S4", 10), ("straggler", "S1", 10)},
         "deadlock": {("deadlock", "S4", 10)},
         "stopped-rank": {("stuck_rank", "S4", 10)},
         "busy": {("busy", "S1", 0)},

@@ -30,7 +30,9 @@ from triage.drill.plan import CLUSTER, Plan, folded, make_plan
 from triage.drill.scenarios import Fault, check_needs, choose, did_you_mean, for_rank, ground_truth, messages
 from triage.errors import UsageError
 
-FLOOR_S = 5  # the drill's profile: a job is called frozen after this, not after a minute (DESIGN section 2)
+FLOOR_S = (
+    5  # the drill's profile: a job is called frozen, or slow, after this and not after a minute (DESIGN section 2)
+)
 HISTORY = 400
 SOON_STEPS = 10  # far enough ahead for a message to reach every rank before that step
 
@@ -52,6 +54,7 @@ class Cluster:
         engine: str = "ring",
         control_plane: bool = False,
         sockets: bool = False,
+        slow_soon: bool = False,
     ) -> None:
         known = backends()
         if backend != AUTO and backend not in known:
@@ -62,6 +65,7 @@ class Cluster:
         self.moved = time.monotonic()
         self.truth: dict[str, Any] | None = None
         self.closed = False
+        self.floors = {"progress_floor_s": FLOOR_S} | ({"slow_min_s": FLOOR_S} if slow_soon else {})
         self.lock = threading.Lock()
         self.backend: Backend = made
         self.hosts: list[Host] = []
@@ -108,7 +112,7 @@ class Cluster:
                 os.close(report_fd)
             self.private_file("known_hosts", self.known_hosts())
             self.private_file("inventory.yaml", self.inventory())
-            self.private_file("profile.yaml", f"thresholds: {{progress_floor_s: {FLOOR_S}}}\n")
+            self.private_file("profile.yaml", f"thresholds: {json.dumps(self.floors)}\n")
         except BaseException:
             self.close()
             raise
@@ -254,6 +258,7 @@ class Cluster:
     def apply(self, scenario: str, fault: Fault, *, speed: float = 0.88, rank: int | None = None) -> dict[str, Any]:
         """Break the job: the seed chooses the rank unless one is given. Returns the ground truth, also in `truth`."""
         check_needs(fault, len(self.plan.nodes), self.plan.ranks_per_node)
+        began = time.time()
         told = messages(fault, speed, max(self.steps().values(), default=0) + SOON_STEPS)
         chosen: int | None = None
         if fault.half:
@@ -267,9 +272,12 @@ class Cluster:
         elif told:
             chosen = choose(fault, self.plan) if rank is None else rank
             for message in told:
+                if "pause" in message:
+                    time.sleep(message["pause"])
+                    continue
                 whom = {"rank": chosen} if for_rank(message) else {}
                 self.backend.send(self.node_of(chosen), whom | message)
-        self.truth = ground_truth(scenario, fault, self.plan, chosen, time.time())
+        self.truth = ground_truth(scenario, fault, self.plan, chosen, began)
         return self.truth
 
     def send(self, node: str, what: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ PIECE = 1 << 16
 TRIES = 7  # NCCL_IB_RETRY_CNT (notes/network.md 4.2)
 RETRIED, GAVE_UP = b"t", b"x"
 HELLO_S = 10.0
+START_S = 20.0
 
 
 class Link:
@@ -122,7 +123,7 @@ class Relay:
             wanted, sender = int(hello["to"]), int(hello["from"])
             here = wanted in self.ranks
             self.link.wait(None)
-            outgoing = socket.create_connection(self.ranks[wanted] if here else self.routes[wanted], timeout=HELLO_S)
+            outgoing = reach(self.ranks[wanted] if here else self.routes[wanted])
             outgoing.sendall(line)
         except (OSError, ValueError, KeyError, TypeError):
             return incoming.close()
@@ -212,6 +213,18 @@ class Relay:
                 if now - since > self.budget_s:
                     self.exhausted(connection)
                     discard(connection.sink)
+
+
+def reach(address: Address) -> socket.socket:
+    """Connect; a node that is not up yet is tried again, as NCCL does."""
+    until = time.monotonic() + START_S
+    while True:
+        try:
+            return socket.create_connection(address, timeout=HELLO_S)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 def unacknowledged(end: socket.socket) -> bool:

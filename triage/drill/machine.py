@@ -148,7 +148,7 @@ class Machine:
             netlab.run(["tc", "qdisc", "replace", "dev", nic, "root", "tbf", *map(str, message["shape"])])
         else:
             chain = f"type filter hook ingress device {nic} priority 0; numgen random mod 100 < {int(message['lose'])} drop;"
-            netlab.run(["nft", "-f", "-"], f"table netdev site {{ chain in {{ {chain} }} }}\n")
+            netlab.run(["nft", "-f", "-"], f"table netdev site {{ chain in {{ {chain} }}; }}\n")
 
     def far(self, *words: str) -> None:
         """Run a tool at the far ends of the cables."""

@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -73,7 +74,7 @@ def run_drill(
     say = progress or to_stderr
     scenario = find(options.scenario, options.engine)
     fault = scenario.fault(options.fault)
-    nodes = NODES[options.engine] if options.nodes is None else options.nodes
+    nodes = max(NODES[options.engine], fault.needs_nodes) if options.nodes is None else options.nodes
     check(options, fault, nodes)
     from triage.drill.cluster import Cluster
 
@@ -89,6 +90,8 @@ def run_drill(
             engine=options.engine,
             control_plane=fault.control_plane,
             sockets=fault.sockets,
+            chunk_bytes=fault.chunk_bytes,
+            slow_soon=fault.shows == "longer",
         ) as cluster:
             wait_for_steps(cluster)
             say(f"job {cluster.job_id} trains; seed {cluster.plan.seed}; breaks in {options.after_s:g} s")
@@ -106,7 +109,7 @@ def run_drill(
 
 def check(options: DrillOptions, fault: Fault, nodes: int) -> None:
     """Everything that can be refused before anything starts."""
-    from triage.drill.backends import AUTO, backends
+    from triage.drill.backends import AUTO, backends, settled
 
     check_shape(nodes, options.ranks_per_node)
     known = [AUTO, *backends()]
@@ -115,6 +118,8 @@ def check(options: DrillOptions, fault: Fault, nodes: int) -> None:
     for source in options.blind:
         if source not in BLINDABLE:
             raise UsageError(f"drill: no source is called {source}{did_you_mean(source, list(BLINDABLE))}")
+    if fault.real_cables and settled(options.backend) != "namespaces":
+        raise UsageError(f"drill: fault {fault.name} needs real cables: --backend namespaces{because()}")
     if options.engine == "torch" and importlib.util.find_spec("torch") is None:
         raise UsageError("drill: --engine torch needs PyTorch: pip install 'triage-frozen-job[drill-torch]'")
     if not 0.01 <= options.speed < 1:
@@ -122,6 +127,14 @@ def check(options: DrillOptions, fault: Fault, nodes: int) -> None:
     if not 0 <= options.after_s <= 3600:
         raise UsageError(f"drill: --after {options.after_s:g}s is out of range: give 0s to 1h")
     check_needs(fault, nodes, options.ranks_per_node)
+
+
+def because() -> str:
+    """Why there are none here, to be put behind a sentence."""
+    from triage.drill.netlab import why_not
+
+    why = why_not()
+    return f", which cannot be had here: {why}" if why else ""
 
 
 def wait_for(done: Callable[[], bool], otherwise: str, patience_s: float = PATIENCE_S) -> None:
@@ -164,6 +177,14 @@ def wait_until_shown(cluster: Cluster, fault: Fault, options: DrillOptions, say:
             lambda: sum(step["compute_ms"] > limit for step in cluster.records(rank)) >= SLOW_STEPS,
             "the rank did not become slow",
             patience_s,
+        )
+    elif fault.shows == "longer":
+        say(f"waiting for {SLOW_STEPS} slow steps")
+        began = (cluster.truth or {})["at"]
+        usual = statistics.median(step["total_ms"] for step in cluster.records(0) if step["t_start"] < began)
+        wait_for(
+            lambda: sum(s["total_ms"] > 1.2 * usual for s in cluster.records(0) if s["t_start"] > began) >= SLOW_STEPS,
+            "the steps did not become longer",
         )
     elif fault.messages:
         # The fault has come and gone, or never touches the steps: some of them must follow it.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from triage.drill.plan import DEFAULT_GROUP, EVAL_GROUP, TENSOR_GROUPS, Plan
 from triage.errors import UsageError
 
-Blame = Literal["nobody", "rank", "cycle", "node", "nic"]
+Blame = Literal["nobody", "rank", "cycle", "node", "nic", "path", "fabric"]
 ENGINES = ("ring", "torch")
 
 
@@ -24,8 +24,8 @@ ENGINES = ("ring", "torch")
 class Expect:
     """What a run of triage against the scenario must end in. `cause` "" = any leaf of the verdict.
 
-    `blame`: nobody; the rank; the rank that exchanges activations with it; its node; the fabric port of its node; or, for a
-    cycle, either the rank alone or all of its cycle as involved. `finding`: the class of a finding that must name the node
+    `blame`: nobody; the rank; the rank that exchanges activations with it; its node; the fabric port of its node; a way over the
+    network that ends at its node; the network between the halves; or, for a cycle, either the rank alone or all of its cycle as involved. `finding`: the class of a finding that must name the node
     of the rank ("" = none is asked for). `or_else`: what is right as well where the evidence may be less than the truth.
     """
 
@@ -44,7 +44,8 @@ class Fault:
     """One way to break the job.
 
     `messages` go to the node of the chosen rank. {"rank": ...} of the kind "tell" or "signal" are for the rank itself; the
-    words "SPEED" (--speed) and "SOON" (a step that every rank has still before it) stand for numbers. With `everybody` all
+    words "SPEED" (--speed) and "SOON" (a step that every rank has still before it) stand for numbers; {"pause": 6.0} lets the job
+    go on for so long before the next message. With `everybody` all
     ranks are told; `rank` is the one that it can only be; with `paired` it has a neighbour to exchange activations with.
     """
 
@@ -52,7 +53,7 @@ class Fault:
     breaks: str
     messages: tuple[Mapping[str, Any], ...]
     expect: Expect
-    shows: Literal["frozen", "slow", "steps"]  # how it is seen that the fault has come
+    shows: Literal["frozen", "slow", "longer", "steps"]  # how it is seen that the fault has come
     needs_ranks_per_node: int = 1
     needs_nodes: int = 1
     everybody: bool = False
@@ -62,6 +63,7 @@ class Fault:
     half: bool = False  # the first half of the nodes is told, and no rank is chosen
     sockets: bool = False  # the job's payload goes over TCP
     real_cables: bool = False  # backend namespaces alone
+    chunk_bytes: int = 2048  # that each hop of a collective carries
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,72 @@ SCENARIOS: tuple[Scenario, ...] = (
                 Expect("healthy", "", "-", "S1", 0, "nobody", finding="nic"),
                 shows="steps",
                 needs_nodes=2,
+            ),
+        ),
+    ),
+    Scenario(
+        "flap-and-death",
+        (
+            Fault(
+                "before",
+                "the port of one node flaps and the ring resumes; later one rank of it is killed",
+                ({"flap": {"for_s": 0.3}}, {"pause": 8.0}, KILLED),
+                Expect("dead_rank", "dead_rank/killed", "rank", "S4", 10, "rank", finding="nic"),
+                shows="frozen",
+                needs_nodes=2,
+            ),
+            Fault(
+                "after",
+                "one rank is killed; later the port of its node flaps, and nobody waits for that",
+                (KILLED, {"pause": 8.0}, {"flap": {"for_s": 3.0}}, {"pause": 3.5}),
+                Expect("dead_rank", "dead_rank/killed", "rank", "S4", 10, "rank", finding="nic"),
+                shows="frozen",
+                needs_nodes=2,
+            ),
+        ),
+    ),
+    Scenario(
+        "network",
+        (
+            Fault(
+                "halves",
+                "the fabric falls into two halves; every port has its link, and both halves answer over management",
+                ({"bridge": 1},),
+                Expect("link_flap", "link_flap/partition", "fabric", "S4", 10, "fabric"),
+                shows="frozen",
+                needs_nodes=4,
+                half=True,
+                real_cables=True,
+            ),
+            Fault(
+                "narrow",
+                "the fabric's port of one node lets through 20 Mbit/s (tbf), the others what they can",
+                ({"shape": ["rate", "20mbit", "burst", "16kb", "latency", "2s"]},),
+                Expect(
+                    "straggler",
+                    "straggler/narrow_path",
+                    "link",
+                    "S1",
+                    10,
+                    "path",
+                    or_else=(Expect("straggler", "straggler/narrow_link", "nic", "S1", 10, "nic"),),
+                ),
+                shows="longer",
+                needs_nodes=6,
+                sockets=True,
+                real_cables=True,
+                chunk_bytes=32768,
+            ),
+            Fault(
+                "lossy",
+                "of what reaches the fabric's port of one node, 30 % is lost (nftables)",
+                ({"lose": 30},),
+                Expect("straggler", "straggler/lossy_path", "link", "S1", 10, "path"),
+                shows="longer",
+                needs_nodes=6,
+                sockets=True,
+                real_cables=True,
+                chunk_bytes=32768,
             ),
         ),
     ),
@@ -271,6 +339,7 @@ class Row:
     exit_code: int
     engine: str = "ring"
     or_else: tuple[str, ...] = ()  # causes that are right as well
+    real_cables: bool = False
 
 
 def all_of(engine: str) -> tuple[Scenario, ...]:
@@ -298,6 +367,7 @@ def list_scenarios(engine: str = "ring") -> list[Row]:
             fault.expect.exit_code,
             engine,
             tuple(cause(other) for other in fault.expect.or_else),
+            fault.real_cables,
         )
         for scenario in all_of(engine)
         for fault in scenario.faults
@@ -346,7 +416,7 @@ def choose(fault: Fault, plan: Plan) -> int:
 def ground_truth(scenario: str, fault: Fault, plan: Plan, rank: int | None, at: float) -> dict[str, Any]:
     """What really happened and which answers count as right. Kept on the drill's side, never on a node.
 
-    `culprit` the broken part ({kind, rank, node, nic}), or None; `at_node` where it happened; `cycle` the ranks that may be
+    `culprit` the broken part ({kind, rank, node, nics}; of a way its `ends`, of a fabric its `halves`), or None; `at_node` where it happened; `cycle` the ranks that may be
     named together instead of it (a cycle that nothing separates); `victims` all ranks that may not be named as culprits.
     `or_else`: further answers that are right (each with its verdict, cause, strategy, exit_code, culprit, cycle, victims).
     """
@@ -376,10 +446,17 @@ def right_answer(expect: Expect, plan: Plan, rank: int | None) -> dict[str, Any]
         kind = "rank" if expect.blame == "cycle" else expect.blame
         nics = [plan.hca, plan.nic] if kind == "nic" else []
         culprit = {"kind": kind, "rank": rank if kind == "rank" else None, "node": node, "nics": nics}
+        if kind == "path":  # in a ring it is one of the two ways that end there
+            at, count = plan.nodes.index(plan.ranks[rank].node), len(plan.nodes)
+            culprit |= {"kind": "link", "node": None, "ends": [plan.nodes[(at + side) % count] for side in (-1, 0, 1)]}
+    if expect.blame == "fabric":
+        half = len(plan.nodes) // 2
+        halves = [list(plan.nodes[:half]), list(plan.nodes[half:])]
+        culprit = {"kind": "fabric", "rank": None, "node": None, "nics": [], "halves": halves}
     innocent = (
         [other for other, home in ranks.items() if home != node]
         if expect.blame in ("node", "nic")
-        else [other for other in ranks if other != rank or expect.blame == "nobody"]
+        else [other for other in ranks if other != rank or expect.blame in ("nobody", "path", "fabric")]
     )
     return {
         "verdict": expect.verdict,

@@ -16,12 +16,13 @@ def table() -> str:
 
 def _paragraph(row: Row) -> str:
     engine = f" --engine {row.engine}" if row.engine != ENGINES[0] else ""
+    real = " --backend namespaces" if row.real_cables else ""
     fault = f" --fault {row.fault}" if row.fault not in ("none", "") else ""
     also = "".join(f", or {cause}" for cause in dict.fromkeys(row.or_else))
     expected = (
         f"{row.verdict}, cause {row.cause}, culprit {row.culprit_kind}, {row.strategy}, exit {row.exit_code}{also}"
     )
-    return "\n".join((f"{row.scenario}{engine}{fault}", _entry("broken", row.breaks), _entry("expected", expected)))
+    return "\n".join((f"{row.scenario}{engine}{real}{fault}", _entry("broken", row.breaks), _entry("expected", expected)))
 
 
 def _entry(head: str, text: str) -> str:
