@@ -36,7 +36,9 @@ def main() -> int:
 
     from triage.drill.scenarios import list_scenarios
 
-    rows = [(row.scenario, row.fault) for row in list_scenarios() if not options.only or row.scenario in options.only]
+    # Nodes of processes: in namespaces of their own not every source can be taken away.
+    told = [row for row in list_scenarios() if not row.real_cables]
+    rows = [(row.scenario, row.fault) for row in told if not options.only or row.scenario in options.only]
     sources = [source for source in SOURCES if not options.blind or source in options.blind]
     cells = [(*row, source) for row in rows for source in sources]
     if options.sample:
@@ -47,7 +49,7 @@ def main() -> int:
         worst = "="
         for number in range(options.times):
             seed = options.first_seed + number + 1000 * cells.index(cell)
-            run = run_drill(options.triage, scenario, fault, seed, "--blind", source)
+            run = run_drill(options.triage, scenario, fault, seed, "--backend", "processes", "--blind", source)
             mark, why = mark_of(run)
             print(f"{mark} {scenario}/{fault} without {source}, seed {seed}: {why}", file=sys.stderr, flush=True)
             if mark == "!":
