@@ -58,7 +58,9 @@ def test_every_drill_is_a_row_of_the_table_of_what_is_withheld():
     readme = (ROOT / "README.md").read_text()
     assert "| without | " + " | ".join(BLINDABLE) + " |" in readme
     rows = re.findall(r"^\| `([a-z-]+)/([a-z]+)` \|((?: [=~?] \|)+)$", readme, re.MULTILINE)
-    assert {(scenario, fault) for scenario, fault, _ in rows} == {(r.scenario, r.fault) for r in list_scenarios() if not r.real_cables}
+    assert {(scenario, fault) for scenario, fault, _ in rows} == {
+        (r.scenario, r.fault) for r in list_scenarios() if not r.real_cables
+    }
     signs = [sign for *_, cells in rows for sign in re.findall(r"[=~?]", cells)]
     assert len(signs) == len(rows) * len(BLINDABLE)
     assert sum(sign in "=~" for sign in signs) >= 0.7 * len(signs)

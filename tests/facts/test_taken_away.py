@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,19 @@ def test_a_node_that_was_booted_while_the_job_ran_says_why_its_ranks_are_gone():
     )
     assert told.mitigation["restart"]["exclude_nodes"] == ["gpu003"]
     assert any("sources agree" in why and "reach" in why for why in told.verdict.why)
+
+
+@pytest.mark.parametrize("stood_s, ago, cause", [
+    (2000.0, 60.0, "inconclusive/rebooted_since"),
+    (2000.0, 1000.0, "dead_rank/node_rebooted"),  # it may have gone down first, and tested itself for long
+    (100.0, 60.0, "dead_rank/node_rebooted"),
+])  # fmt: skip
+def test_a_node_that_somebody_booted_long_after_the_job_stood_still_is_not_its_cause(monkeypatch, stood_s, ago, cause):
+    monkeypatch.setattr(sys.modules[__name__], "STOOD", stood_s)
+    told = report(booted(ago))
+    assert told.verdict.cause == cause
+    if cause.startswith("inconclusive"):
+        assert not told.culprits and not told.mitigation["restart"]["exclude_nodes"]
 
 
 @pytest.mark.parametrize("skew", [-300.0, 300.0])

@@ -22,7 +22,9 @@ def _paragraph(row: Row) -> str:
     expected = (
         f"{row.verdict}, cause {row.cause}, culprit {row.culprit_kind}, {row.strategy}, exit {row.exit_code}{also}"
     )
-    return "\n".join((f"{row.scenario}{engine}{real}{fault}", _entry("broken", row.breaks), _entry("expected", expected)))
+    return "\n".join(
+        (f"{row.scenario}{engine}{real}{fault}", _entry("broken", row.breaks), _entry("expected", expected))
+    )
 
 
 def _entry(head: str, text: str) -> str:

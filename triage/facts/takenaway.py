@@ -23,6 +23,7 @@ from triage.facts.evidence import Evidence
 from triage.facts.exits import log_exits, node_named
 from triage.facts.lastwords import cancelled
 from triage.facts.pace import job_series
+from triage.facts.progress import onset_interval
 from triage.facts.ranktable import log_hits, rank_table
 from triage.facts.registry import fact, known, other, unknown
 from triage.model import Fact, Part, Sample
@@ -135,6 +136,20 @@ def rebooted(ev: Evidence) -> Fact:
         return unknown(untold)
     text = "; ".join(f"{part.node}: {part.why}" for part in parts[:3])
     return known(parts=parts, text=text, provenance=ev.seen(*(seen or [s for _, s in found.values()])[:8]))
+
+
+@fact("hosts.rebooted_since", type="bool")
+def rebooted_since(ev: Evidence) -> Fact:
+    """Was every node that was booted surely still up when the job came to a standstill? Then the boot is no cause of it."""
+    found, interval = rebooted(ev), ev.derive(onset_interval)
+    if not found.known or interval is None:
+        return unknown(found.reason if not found.known else "since when the job stands still is not known")
+    late = {part.node: ev.derive(boots)[part.node or ""][0] - interval[1] for part in found.parts}
+    is_late = bool(late) and min(late.values()) > ev.limit("boot_takes_s") and rebooted_all(ev).value is True
+    text = "; ".join(
+        f"{node} was booted {age / 60:.0f} min after the stall began" for node, age in list(late.items())[:3]
+    )
+    return known(is_late, text=text if is_late else "", provenance=found.provenance)
 
 
 @fact("hosts.rebooted_all", type="bool")
