@@ -225,7 +225,7 @@ def main() -> None:
     rank, world = plan["rank"], plan["world"]
     sys.path[:0] = plan["path"]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nodes of processes have no other
     import torch
     import torch.distributed
     from torch.utils.data import DataLoader
