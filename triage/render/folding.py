@@ -36,7 +36,10 @@ def parts(things: Sequence[Culprit]) -> str:
 
 
 def label(thing: Culprit) -> str:
-    part = Part(thing.kind, thing.node, thing.rank, thing.gpu, thing.nic, thing.name)
+    name = thing.name
+    if thing.kind == "fabric" and name and " | " in name:  # the sides into which it fell, node by node
+        name = " | ".join(fold_names(side.split(", ")) for side in name.split(" | "))
+    part = Part(thing.kind, thing.node, thing.rank, thing.gpu, thing.nic, name)
     return clean(part.label(), 120)
 
 
