@@ -236,6 +236,14 @@ def test_a_clean_run_at_line_rate_sends_some_again_and_is_clean():
     assert fabric.fact("wire.lossy_path").value == 0
 
 
+def test_what_sends_next_to_nothing_between_the_looks_does_not_tell_that_nothing_is_lost():
+    fabric = over_tcp()
+    for node in fabric.node_names:
+        fabric.tcp_grew[node] = {"OutSegs": 300, "RetransSegs": 40}
+    found = fabric.fact("wire.lossy_path")
+    assert found.value is None and "too little" in found.reason
+
+
 def test_openings_that_nobody_answers_are_no_loss_of_the_job():
     fabric = over_tcp()
     fabric.tcp_grew["gpu003"] = {"RetransSegs": 9000, "TCPTimeouts": 9000, "TCPSynRetrans": 9000}

@@ -220,8 +220,8 @@ SCENARIOS: tuple[Scenario, ...] = (
             ),
             Fault(
                 "lossy",
-                "of what reaches the fabric's port of one node, 30 % is lost (nftables)",
-                ({"lose": 30},),
+                "of what reaches the fabric's port of one node, a fifth is lost (nftables)",
+                ({"lose": 20},),
                 Expect("straggler", "straggler/lossy_path", "link", "S1", 10, "path"),
                 shows="longer",
                 needs_nodes=6,

@@ -242,6 +242,8 @@ def lossy_path(ev: Evidence) -> Fact:
     heard, bad = ev.derive(tcp), ev.derive(bad_nodes)
     if not could and not heard:
         return unknown(_cannot(ev))
+    if not found and not bad and heard and max(one.sent for one in heard.values()) < ev.limit("tcp_busy"):
+        return unknown("too little went over TCP between the looks to tell whether any of it is lost")
     parts: list[Part] = []
     seen: list[Sample] = []
     if not at_ends:
