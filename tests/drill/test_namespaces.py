@@ -100,7 +100,7 @@ def test_a_pulled_cable_takes_the_carrier_of_that_port_alone_and_the_job_goes_on
         moving(cluster)
         ask, nic = asker(cluster), cluster.plan.nic
         before = [ask(index, CARRIER.format(nic)).split() for index in range(3)]
-        cluster.send(cluster.plan.nodes[1], {"flap": {"for_s": 0.5}})
+        cluster.send(cluster.plan.nodes[1], {"flap": {"for_s": 0.3}})
         time.sleep(0.1)
         steps = max(cluster.steps().values())
         wait_for(lambda: min(cluster.steps().values()) > steps + 5)
@@ -111,6 +111,17 @@ def test_a_pulled_cable_takes_the_carrier_of_that_port_alone_and_the_job_goes_on
         still(cluster)
         assert ask(1, f"cat /sys/class/net/{nic}/operstate").strip() in ("lowerlayerdown", "down")
         assert ask(1, "cat /sys/class/net/eno1/carrier").strip() == "1"
+
+
+def test_a_cable_that_is_out_for_longer_than_the_cards_retry_lets_no_rank_end_its_step_afterwards() -> None:
+    """Nothing that was on its way is delivered late: what TCP still holds when the cards give up is lost with them."""
+    with Cluster(nodes=3, ranks_per_node=2, seed=6, compute_ms=40, backend="namespaces") as cluster:
+        moving(cluster)
+        cluster.send(cluster.plan.nodes[1], {"flap": {"for_s": 4.0}})
+        time.sleep(2.5)  # for longer than the cards retry (0.94 s)
+        steps = cluster.steps()
+        time.sleep(6.0)
+        assert cluster.steps() == steps and cluster.still_s() > 6
 
 
 def test_a_cut_management_network_silences_ssh_and_not_the_job() -> None:

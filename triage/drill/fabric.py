@@ -31,6 +31,7 @@ TRIES = 7  # NCCL_IB_RETRY_CNT (notes/network.md 4.2)
 RETRIED, GAVE_UP = b"t", b"x"
 HELLO_S = 10.0
 START_S = 20.0
+QUIET_MS = 60  # longer than an acknowledgement is held back
 
 
 class Link:
@@ -228,12 +229,16 @@ def reach(address: Address) -> socket.socket:
 
 
 def unacknowledged(end: socket.socket) -> bool:
-    """Has TCP sent something again and still heard nothing? tcp_info: retransmits is its third byte, unacked stands at 24."""
+    """Is something under way of which TCP has heard nothing for a while?
+
+    struct tcp_info (linux/tcp.h): unacked stands at 24, the milliseconds since the last acknowledgement at 56. Its count of
+    retransmissions does not tell: it rests while the own port has no carrier.
+    """
     try:
-        told = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+        told = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
     except OSError:
         return False
-    return told[2] > 0 and struct.unpack_from("I", told, 24)[0] > 0
+    return bool(struct.unpack_from("I", told, 24)[0]) and struct.unpack_from("I", told, 56)[0] >= QUIET_MS
 
 
 def discard(end: socket.socket) -> None:
