@@ -35,7 +35,7 @@ Investigate = Callable[[str, Path, Path, int], int]
 
 STILL_S = 7.5  # 1.5 times the floor of the drill's profile: then the job is frozen by any reading
 SLOW_STEPS = 14  # the outlier rule wants 10 slow steps and gets some more (notes/straggler-and-cost.md 2.5)
-LONGER_STEPS = 24  # of steps as uneven as lost packets make them, which the test for a change wants more of
+LONGER_STEPS = 50  # of steps as uneven as lost packets make them, which the test for a change wants more of
 AFTER_STEPS = 15
 PATIENCE_S = 60.0
 IMPORT_S = 60.0  # beyond that for all ranks of a busy machine to import torch
@@ -186,7 +186,7 @@ def wait_until_shown(cluster: Cluster, fault: Fault, options: DrillOptions, say:
         wait_for(
             lambda: sum(s["total_ms"] > 1.2 * usual for s in cluster.records(0) if s["t_start"] > began) >= LONGER_STEPS,
             "the steps did not become longer",
-            2 * PATIENCE_S,
+            3 * PATIENCE_S,
         )
     elif fault.messages:
         # The fault has come and gone, or never touches the steps: some of them must follow it.
