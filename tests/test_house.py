@@ -17,7 +17,7 @@ OUTSIDE = {"socket", "subprocess", "paramiko", "rich", "time", "threading", "asy
 ORDER = {
     "model": 0, "errors": 0, "ownfiles": 1, "scribe": 2, "probes": 1, "playbooks": 1, "readers": 2, "facts": 3, "schedulers": 3,
     "transports": 3, "tree": 4, "cost": 4, "case": 4, "carry": 4, "ownlog": 4, "gather": 5, "asking": 5, "forward": 5, "schema": 5, "narrate": 5, "conclude": 6,
-    "render": 6, "investigate": 7, "config": 7, "drill": 7, "inputs": 8, "commands": 9, "cli": 10, "__main__": 11,
+    "render": 6, "investigate": 7, "config": 7, "drill": 7, "inputs": 8, "pricing": 9, "commands": 10, "cli": 11, "__main__": 12,
 }  # fmt: skip
 
 
@@ -72,7 +72,18 @@ def test_nobody_imports_click():
         assert "click" not in {name.split(".")[0] for name in imports(path)}, path
 
 
-HELPS = [[], ["frozen-job"], ["explain"], ["replay"], ["drill"], ["schema"], ["playbook"], ["playbook", "show"]]
+HELPS = [
+    [],
+    ["frozen-job"],
+    ["explain"],
+    ["replay"],
+    ["drill"],
+    ["schema"],
+    ["playbook"],
+    ["playbook", "show"],
+    ["cost"],
+    ["cost", "simulate"],
+]
 
 
 @pytest.mark.parametrize("command", HELPS, ids=" ".join)

@@ -26,10 +26,11 @@ def text(name: str) -> str:
 
 
 def options(command):
-    return [name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("--")]
+    found = [name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("--")]
+    return found + [name for inner in getattr(command, "commands", {}).values() for name in options(inner)]
 
 
-@pytest.mark.parametrize("name", ["frozen-job", "explain", "replay", "drill"])
+@pytest.mark.parametrize("name", ["frozen-job", "explain", "replay", "drill", "cost"])
 def test_every_option_of_a_command_is_on_its_page(name):
     page = text(f"triage-{name}.1")
     missing = [option for option in options(COMMANDS[name]) if option not in page]

@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from triage.model import Report
 
 SCHEMA_VERSION = "triage.report/1"
+COST_VERSION = "triage.cost/1"
 
 Schema = dict[str, Any]
 
@@ -99,7 +100,7 @@ def _union(options: list[Schema]) -> Schema:
 _NUMBER = {"type": ["number", "null"]}
 _TEXT = {"type": ["string", "null"]}
 _STRATEGY = {"enum": ["S1", "S2", "S3", "S4"]}
-_SOURCE = {"enum": ["measured", "log", "scheduler", "filesystem", "history", "profile", "default"]}
+_SOURCE = {"enum": ["measured", "log", "scheduler", "filesystem", "history", "flag", "profile", "default"]}
 
 
 def _object(properties: Schema, description: str = "", nullable: bool = False) -> Schema:
@@ -111,6 +112,52 @@ def _object(properties: Schema, description: str = "", nullable: bool = False) -
 
 def _array(items: Schema) -> Schema:
     return {"type": "array", "items": items}
+
+
+def _plan() -> Schema:
+    numbers = {"type": ["array", "null"], "items": {"type": "integer"}}
+    move = _object(
+        {
+            "node": {"type": "string"},
+            "from": {"type": "integer"},
+            "to": {"type": "integer"},
+            "stage": {"type": "integer"},
+        }
+    )
+    return _object(
+        {
+            "micro_batches": numbers,
+            "micro_batches_now": {"type": ["integer", "null"]},
+            "slow_groups": numbers,
+            "slow_group_known": {"type": ["boolean", "null"]},
+            "node_order": {"type": ["array", "null"], "items": {"type": "string"}},
+            "moves": {"type": ["array", "null"], "items": move},
+            "layers": numbers,
+            "slow_stages": numbers,
+            "predicted_step_s": _NUMBER,
+            "text": {"type": "string"},
+        },
+        "S2: micro-batches of each data-parallel group. S3: the order of the nodes, the layers of each stage.",
+        nullable=True,
+    )
+
+
+def cost_schema() -> Schema:
+    """What `triage cost --output json` prints: the mitigation of a report alone."""
+    body = _mitigation()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:triage:cost:1",
+        "title": COST_VERSION,
+        "description": body["description"],
+        "type": "object",
+        "required": ["schema_version", *body["required"]],
+        "properties": {"schema_version": {"const": COST_VERSION}, **body["properties"]},
+    }
+
+
+def cost_schema_text() -> str:
+    return json.dumps(cost_schema(), indent=2) + "\n"
 
 
 def _mitigation() -> Schema:
@@ -164,6 +211,7 @@ def _mitigation() -> Schema:
             "break_even_incident_min": _NUMBER,
             "justified": {"type": "boolean"},
             "justified_at": {"type": ["string", "null"], "format": "date-time"},
+            "plan": _plan(),
         }
     )
     restart = _object(
@@ -173,6 +221,16 @@ def _mitigation() -> Schema:
             "interval_min": _NUMBER,
             "choice": {"enum": ["dump_now", "from_last", "wait_next", None]},
             "work_lost_min": _NUMBER,
+            "ways": _array(
+                _object(
+                    {
+                        "choice": {"enum": ["dump_now", "from_last", "wait_next"]},
+                        "overhead_job_min": _NUMBER,
+                        "break_even_incident_min": _NUMBER,
+                        "assumed": {"type": "boolean"},
+                    }
+                )
+            ),
             "exclude_nodes": _array({"type": "string"}),
             "not_excluded_because": _TEXT,
             "spares": _object({"needed": {"type": "integer"}, "idle": {"type": ["integer", "null"]}, "source": _TEXT}),

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, Literal
 
 from triage.cost.escalate import Option, decide, following, ladder, minutes_to
-from triage.cost.options import Exclusion, Loss, Strategy
+from triage.cost.options import Exclusion, Loss, Strategy, hard_fault
 from triage.cost.profile import CostProfile, Quantity, plain
 from triage.cost.request import PlanRequest
 from triage.cost.restart import RestartPrice, best_wait
@@ -71,6 +71,8 @@ def choose(
         return _bounded_wait(request, profile, loss, restart, excluded)
     if request.mitigate == "wait":
         return Advice("S1", "wait", "when_due", _before(request, profile))
+    if hard_fault(request, excluded):
+        return replace(_restart_now(request, excluded, restart), action="restart_excluding")
     if request.mitigate == "price":
         return (
             _escalate(request, profile, loss, options, restart)
@@ -180,11 +182,14 @@ def _escalate(
     after = following(rungs, chosen, request.tried)
     then = None
     if after is not None:
-        # Unpriced (bounds only): the rate is not known either, so no time is promised.
-        minutes = minutes_to(after, rent, chosen.residual) if loss.lost is not None else None
+        # Unpriced (bounds only), or since when is not known: no time is promised.
+        known = loss.lost is not None and loss.rent.value is not None
+        minutes = minutes_to(after, rent, chosen.residual) if known else None
         condition = (
             "it goes on as now" if chosen.id == "S1" else f"{chosen.id} leaves what is predicted; at once if it fails"
         )
+        if loss.lost is not None and not known:
+            condition = f"{plain(after.overhead)} job-minutes are lost since the onset, {_after(after, loss.lost)}"
         then = Next(after.id, minutes, None if minutes is None else request.observed + 60.0 * minutes, condition)
     until = _checkpoint_at(request, restart) if chosen.id == "S4" else None
     urgency: Urgency = "none" if chosen.id == "S1" else "now" if until is None else "when_due"
@@ -195,11 +200,15 @@ def _escalate(
         urgency,
         until,
         then,
-        _flips(chosen, rungs, rent, open_),
+        _flips(chosen, rungs, rent, open_) if loss.rent.value is not None else (),
         len(corners) <= 1,
         loss.rent.value is not None,
         tuple(sorted(corners)) if len(corners) > 1 else (),
     )
+
+
+def _after(step: Option, lost: float) -> str:
+    return f"{plain(step.overhead / lost)} min after it" if lost > 0 else "which never happens at no loss"
 
 
 def _as_options(strategies: Sequence[Strategy]) -> list[Option]:

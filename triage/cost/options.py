@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from triage.cost.loss import Rent, accumulated, lost_fraction, lost_minutes, step_increase
+from triage.cost.moves import Plan, change_topology, rebalance
 from triage.cost.profile import CostProfile, Quantity, percent, plain
 from triage.cost.request import PlanRequest
 from triage.cost.restart import RestartPrice, price
@@ -34,6 +35,7 @@ class Strategy:
     reason: str
     overhead: Quantity | None
     residual: float | None
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ def measure(request: PlanRequest) -> Loss:
             return Loss(increase, lost, lost, lost, None, Rent(None, over / 60.0, None, "logged steps only"))
         rent = accumulated(request.series, request.t0_s, request.onset, request.observed, lost, request.steps_per_point)
         return Loss(increase, lost, lost, lost, elapsed, rent)
+    if request.increase is not None:
+        lost = lost_fraction(max(0.0, request.increase))
+        whole = None if elapsed is None else lost_minutes(lost, elapsed)
+        rent = Rent(whole, whole if whole is not None else 0.0, whole, "lost fraction x time since onset")
+        return Loss(max(0.0, request.increase), lost, lost, lost, elapsed, rent)
     if request.slow_fraction is not None:
         # The step holds more than this compute, so it has grown by at most that fraction; it may hide part of it.
         high = lost_fraction(max(0.0, request.slow_fraction))
@@ -87,6 +94,13 @@ def exclusion(request: PlanRequest, profile: CostProfile) -> Exclusion:
     return Exclusion(nodes)
 
 
+def hard_fault(request: PlanRequest, excluded: Exclusion) -> str | None:
+    """A node that is slow and has a fault that ends a job by itself: it is drained, whatever the rent says so far."""
+    if request.mitigate != "price" or request.case not in ("slow_compute", "slow_network"):
+        return None
+    return next((c.node for c in request.culprits if c.hard and c.node in excluded.nodes), None)
+
+
 def price_restart(request: PlanRequest, profile: CostProfile, loss: Loss) -> RestartPrice:
     """S4 as it stands now. The age is counted to the stall: after it nothing was achieved that could be lost."""
     age = profile.quantity("checkpoint_age_min")
@@ -94,7 +108,7 @@ def price_restart(request: PlanRequest, profile: CostProfile, loss: Loss) -> Res
         frozen = loss.lost is not None and loss.lost >= 1.0
         until = request.onset if frozen and request.onset is not None else request.observed
         minutes = max(0.0, until - request.checkpoint_at) / 60.0
-        age = Quantity(minutes, minutes, minutes, "min", "filesystem")
+        age = Quantity(minutes, minutes, minutes, "min", request.checkpoint_source)
     return price(
         lost=loss.lost if loss.lost is not None else (loss.lost_high or 0.0),
         age=age,
@@ -130,6 +144,8 @@ def strategies(
     s1 = Strategy("S1", True, "current", _FREE, loss.lost)
     if case in ("slow_compute", "slow_network"):
         s1 = Strategy("S1", True, "a stopgap: the loss goes on", _FREE, loss.lost)
+        if node := hard_fault(request, excluded):
+            s1 = Strategy("S1", False, f"{node} has a hard fault too: that does not pass", _FREE, loss.lost)
         return (
             s1,
             _s2(request, profile, loss),
@@ -183,37 +199,48 @@ def _s2(request: PlanRequest, profile: CostProfile, loss: Loss) -> Strategy:
     micro_batches, speed = int(count), 1.0 / (1.0 + own)
     if not micro_batches + 1 < micro_batches / speed:
         return no(f"{micro_batches} micro-batches are too few for whole ones to even out {percent(own)}")
-    left = after_rebalance(speed, micro_batches, request.dp_groups, request.pp_stages)
+    plan = rebalance(request, own, micro_batches)
+    share = plan.left if plan else after_rebalance(speed, micro_batches, request.dp_groups, request.pp_stages) / own
     # The culprit's compute may have grown more than the step: what is left of the step shrinks in proportion.
-    residual = lost_fraction(min(loss.increase, loss.increase * left / own))
+    residual = lost_fraction(loss.increase * min(1.0, share))
     if loss.lost - residual < profile.number("gain_min"):
         return no(
             f"{micro_batches} micro-batches would leave {percent(residual)} of {percent(loss.lost)}: not worth a try"
         )
-    return Strategy("S2", True, f"leaves -{percent(residual)} (M={micro_batches})", overhead, residual)
+    return Strategy("S2", True, f"leaves -{percent(residual)} (M={micro_batches})", overhead, residual, plan)
 
 
 def _s3(request: PlanRequest, profile: CostProfile, loss: Loss) -> Strategy:
     overhead = profile.quantity("s3_overhead_min")
+
+    def no(reason: str) -> Strategy:
+        return Strategy("S3", False, reason, overhead, None)
+
     if not profile.can("s3_supported"):
-        return Strategy("S3", False, f"not supported here ({profile.switches['s3_supported'].source})", overhead, None)
+        return no(f"not supported here ({profile.switches['s3_supported'].source})")
     if loss.lost is None:
-        return Strategy("S3", False, "cannot judge: the healthy step time is not known", overhead, None)
-    if request.case == "slow_network":
+        return no("cannot judge: the healthy step time is not known")
+    plan = change_topology(request, profile, int(profile.quantity("micro_batches").value or 1))
+    if isinstance(plan, str):
+        return no(plan)
+    if plan is not None and loss.increase is not None:
+        residual = lost_fraction(loss.increase * plan.left)
+    elif request.case == "slow_network":
         residual = profile.number("s3_residual_network_share") * loss.lost
     else:
         residual = profile.number("s3_residual_compute")
     if loss.lost - residual < profile.number("gain_min"):
-        return Strategy(
-            "S3", False, f"would leave {percent(residual)} of {percent(loss.lost)}: not worth a try", overhead, None
-        )
-    return Strategy("S3", True, f"leaves -{percent(residual)}", overhead, residual)
+        return no(f"would leave {percent(residual)} of {percent(loss.lost)}: not worth a try")
+    return Strategy("S3", True, f"leaves -{percent(residual)}", overhead, residual, plan)
 
 
 def _s4_slow(request: PlanRequest, loss: Loss, restart: RestartPrice, excluded: Exclusion) -> Strategy:
     """A restart onto the same nodes brings the same slowness back: without an exclusion it buys nothing."""
     if request.mitigate != "price":  # the verdict itself asks for it: the cause is mended, or proven to be hardware
         return Strategy("S4", True, "the verdict asks for it", restart.overhead, 0.0)
+    if request.replaced:
+        part = "path" if request.case == "slow_network" else "part"
+        return Strategy("S4", True, f"ends it, if the slow {part} is left out", restart.overhead, 0.0)
     if not excluded.nodes:
         why = excluded.why_not or "nothing may be excluded"
         return Strategy("S4", False, f"the slow part would come back: {why}", restart.overhead, loss.lost)

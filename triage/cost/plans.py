@@ -64,6 +64,7 @@ def plan(request: PlanRequest, profile: CostProfile) -> dict[str, Any]:
             "interval_min": _n(restart.interval_min),
             "choice": None if request.case == "none" else restart.choice,
             "work_lost_min": None if request.case == "none" else _n(restart.work_lost_min),
+            "ways": [] if request.case in ("none", "cause") else _ways(profile, loss, restart),
             "exclude_nodes": list(leaves_out),
             "not_excluded_because": excluded.why_not or None,
             "spares": {"needed": len(leaves_out), "idle": request.idle_nodes, "source": request.idle_source},
@@ -73,6 +74,24 @@ def plan(request: PlanRequest, profile: CostProfile) -> dict[str, Any]:
         "confidence": _confidence(request, advice),
         "arithmetic": lines,
     }
+
+
+def _ways(profile: CostProfile, loss: Loss, restart: RestartPrice) -> list[dict[str, Any]]:
+    """All ways to come to a checkpoint, the chosen one first: what each costs with the restart, and from when it pays."""
+    again = profile.quantity("restart_min").value or 0.0
+    found = []
+    for way in restart.ways:
+        total = again + (0.0 if restart.sunk else way.job_min)
+        pays = None if not loss.lost or restart.sunk else break_even(total, loss.lost, 0.0)
+        found.append(
+            {
+                "choice": way.choice,
+                "overhead_job_min": _n(total),
+                "break_even_incident_min": _n(pays),
+                "assumed": way.assumed,
+            }
+        )
+    return found
 
 
 def _failure_class(request: PlanRequest) -> str:
@@ -125,7 +144,30 @@ def _strategy(option: Strategy, request: PlanRequest, loss: Loss, advice: Advice
         "break_even_incident_min": _n(pays),
         "justified": justified,
         "justified_at": iso(since),
+        "plan": _plan(option, request, loss),
     }
+
+
+def _plan(option: Strategy, request: PlanRequest, loss: Loss) -> dict[str, Any] | None:
+    """What exactly to do, and the step time that it should give."""
+    if option.plan is None or not option.applicable:
+        return None
+    step = None
+    if request.t0_s is not None and loss.increase is not None:
+        step = request.t0_s * (1.0 + loss.increase * min(1.0, option.plan.left))
+    return {**_EMPTY_PLAN, **option.plan.detail, "predicted_step_s": _n(step), "text": option.plan.words}
+
+
+_EMPTY_PLAN: dict[str, Any] = {
+    "micro_batches": None,
+    "micro_batches_now": None,
+    "slow_groups": None,
+    "slow_group_known": None,
+    "node_order": None,
+    "moves": None,
+    "layers": None,
+    "slow_stages": None,
+}
 
 
 def _justified(
@@ -177,6 +219,7 @@ _PRICE = ("gpu_hour_usd",)
 _RESTART = ("restart_min", "checkpoint_interval_min", *_PRICE)
 _FLAP = ("flap_mean_min", "flap_sigma", "flap_stuck_p", "flap_wait_max_min", "deadline_margin_min")
 _LADDER = ("s2_supported", "s2_overhead_min", "micro_batches", "s3_supported", "s3_overhead_min", "gain_min")
+_OF_STEP = {"s2": ("s2_overhead_min", "micro_batches"), "s3": ("s3_overhead_min",)}
 _USED: dict[str, Sequence[str]] = {
     "none": (),
     "cause": _PRICE,
@@ -193,9 +236,10 @@ def _inputs(request: PlanRequest, profile: CostProfile, loss: Loss, restart: Res
     case = request.case
     given: dict[str, Quantity] = {}
     if case != "none":
-        source: Any = "measured" if request.onset is not None else "default"
+        source: Any = "default" if request.onset is None else "flag" if request.step_source == "flag" else "measured"
         given["lost_job_min"] = Quantity(loss.rent.value, loss.rent.low, loss.rent.high, "job-min", source)
-        given["lost_fraction"] = Quantity(loss.lost, loss.lost_low, loss.lost_high, "fraction", "measured")
+        rate: Any = "flag" if request.step_source == "flag" else "measured"
+        given["lost_fraction"] = Quantity(loss.lost, loss.lost_low, loss.lost_high, "fraction", rate)
         age = restart.age_min
         middle = age if age is not None else restart.interval_min / 2.0
         low, high = (age, age) if age is not None else (0.0, profile.quantity("checkpoint_interval_min").high)
@@ -204,14 +248,22 @@ def _inputs(request: PlanRequest, profile: CostProfile, loss: Loss, restart: Res
         )
     if request.n_gpus is not None:
         given["gpus"] = Quantity(
-            float(request.n_gpus), float(request.n_gpus), float(request.n_gpus), "gpus", "scheduler"
+            float(request.n_gpus), float(request.n_gpus), float(request.n_gpus), "gpus", request.gpus_source
         )
     if request.t0_s is not None:
-        given["healthy_step_s"] = Quantity(request.t0_s, None, None, "s", "log")
+        given["healthy_step_s"] = Quantity(request.t0_s, None, None, "s", request.step_source)
     if request.t1_s is not None:
-        given["slow_step_s"] = Quantity(request.t1_s, None, None, "s", "log")
+        given["slow_step_s"] = Quantity(request.t1_s, None, None, "s", request.step_source)
     found = {name: _told(q) for name, q in given.items()}
+    silent = {name for step in ("s2", "s3") if not profile.can(f"{step}_supported") for name in _OF_STEP[step]}
+    if not profile.can("dump_on_demand"):
+        silent.add("dump_min")
+    if restart.ways and restart.choice == "dump_now" and all(way.assumed for way in restart.ways[1:]):
+        silent |= {"checkpoint_interval_min"}
+        found.pop("checkpoint_age_min", None)
     for name in _USED[case]:
+        if name in silent:
+            continue
         if name in profile.switches:
             switch = profile.switches[name]
             found[name] = {"value": switch.value, "low": None, "high": None, "unit": "", "source": switch.source}
@@ -222,7 +274,7 @@ def _inputs(request: PlanRequest, profile: CostProfile, loss: Loss, restart: Res
 
 def _age_source(request: PlanRequest, profile: CostProfile) -> Any:
     own = profile.quantity("checkpoint_age_min")
-    return own.source if own.value is not None else "filesystem"
+    return own.source if own.value is not None else request.checkpoint_source
 
 
 def _told(quantity: Quantity) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from triage.errors import ConfigError
 from triage.readers.strict_yaml import read_yaml
 
-Source = Literal["measured", "log", "scheduler", "filesystem", "history", "profile", "default"]
+Source = Literal["measured", "log", "scheduler", "filesystem", "history", "flag", "profile", "default"]
 Policy = Literal["ski_rental", "prefer_restart"]
 
 _PARTS = {"value", "low", "high", "unit", "source", "note"}

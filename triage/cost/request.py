@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Literal
 
+from triage.cost.layout import Grid
 from triage.cost.loss import Point
-from triage.cost.profile import Quantity
+from triage.cost.profile import Quantity, Source
 
 Mitigate = Literal["none", "wait", "price", "restart", "restart_excluding", "fix_then_restart", "repair"]
 Case = Literal["none", "unknown", "cause", "slow_compute", "slow_network", "dead", "may_heal"]
@@ -30,6 +31,26 @@ class CulpritNode:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """How the job lies on its nodes, as far as that is known: what a plan for S2 or S3 is made of.
+
+    order      nodes in the order in which ranks are counted; empty = not known
+    grid       which of them holds which pipeline stage; None = not known, or a node holds several
+    replicas   data-parallel groups: those among which micro-batches can move
+    slow       node -> how much longer its own compute takes, above 1
+    links      (node, node) or (node, "") -> how much longer what crosses it takes, above 1
+    layers     of the whole model; None = not known, or they cannot be shared out otherwise
+    """
+
+    order: tuple[str, ...] = ()
+    grid: Grid | None = None
+    replicas: int | None = None
+    slow: Mapping[str, float] = field(default_factory=dict)
+    links: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    layers: int | None = None
+
+
+@dataclass(frozen=True)
 class PlanRequest:
     """Everything of a run that decides the price of its remedies. Times are epoch seconds; None = not known."""
 
@@ -46,6 +67,9 @@ class PlanRequest:
     onset: float | None = None
     t0_s: float | None = None  # healthy step
     t1_s: float | None = None  # step now
+    increase: float | None = None  # x told directly, where no step times are known (rates, MFU)
+    step_source: Source = "log"
+    gpus_source: Source = "scheduler"
     series: tuple[Point, ...] = ()  # (at, ms) of the job's steps, oldest first
     steps_per_point: float = 1.0  # a log line may be the mean over many steps
     slow_fraction: float | None = None  # x of the culprit's own compute against its peers
@@ -57,8 +81,11 @@ class PlanRequest:
     idle_source: str | None = None
     dp_groups: int | None = None
     pp_stages: int = 1
+    shape: Shape | None = None
     checkpoint_step: int | None = None
     checkpoint_at: float | None = None  # when the last complete checkpoint ended
+    checkpoint_source: Source = "filesystem"
+    replaced: bool = False  # the caller vouches that a restart leaves the slow part out, and does not name it
     tried: tuple[str, ...] = ()  # strategies already entered in this incident
     measured: Mapping[str, Quantity] = field(default_factory=dict)  # cost inputs that this run measured, by name
     command_hints: Mapping[str, str] = field(default_factory=dict)  # action -> command line, from the scheduler

@@ -19,6 +19,15 @@ Choice = Literal["dump_now", "from_last", "wait_next"]
 
 
 @dataclass(frozen=True)
+class Way:
+    """One way to come to a checkpoint: what it costs before the restart itself, and whether that rests on defaults only."""
+
+    choice: Choice
+    job_min: float
+    assumed: bool
+
+
+@dataclass(frozen=True)
 class RestartPrice:
     """S4 in job-minutes (low, mid, high), the checkpoint to restart from, and the work that is lost with it."""
 
@@ -29,10 +38,11 @@ class RestartPrice:
     work_lost_min: float  # since the checkpoint that is restarted from
     wait_min: float | None  # wait_next: until the next scheduled checkpoint; None = its time is not known
     sunk: bool  # the age is lost whatever is decided, and is no reason to wait
+    ways: tuple[Way, ...] = ()  # all that are open, the chosen one first
 
 
-def before_restart(lost: float, age: float, interval: float, dump: float | None) -> tuple[Choice, float]:
-    """B: the cheapest way to come to a checkpoint while the job still crawls, and its job-minutes.
+def ways_to(lost: float, age: float, interval: float, dump: float | None) -> dict[Choice, float]:
+    """B: the ways to come to a checkpoint while the job still crawls, each with its job-minutes.
 
     dump_now   the blocking part of a dump, where the job can save when asked (None = it cannot)
     from_last  (1 - s) a: what the job achieved since the last complete one is done again
@@ -40,15 +50,18 @@ def before_restart(lost: float, age: float, interval: float, dump: float | None)
     A frozen job (s = 1) can neither dump nor reach the next checkpoint.
     """
     if lost >= 1.0:
-        return "from_last", age
-    ways: list[tuple[float, Choice]] = [
-        ((1.0 - lost) * age, "from_last"),
-        (lost * max(0.0, interval - age), "wait_next"),
-    ]
+        return {"from_last": age}
+    ways: dict[Choice, float] = {"from_last": (1.0 - lost) * age, "wait_next": lost * max(0.0, interval - age)}
     if dump is not None:
-        ways.append((dump, "dump_now"))
-    cost, choice = min(ways, key=lambda way: way[0])
-    return choice, cost
+        ways["dump_now"] = dump
+    return ways
+
+
+def before_restart(lost: float, age: float, interval: float, dump: float | None) -> tuple[Choice, float]:
+    """The cheapest of `ways_to`, and its job-minutes."""
+    ways = ways_to(lost, age, interval, dump)
+    choice = min(ways, key=lambda way: ways[way])
+    return choice, ways[choice]
 
 
 def price(
@@ -67,21 +80,29 @@ def price(
     """
     middle_interval = interval.value or 0.0
     middle_age = age.value if age.value is not None else middle_interval / 2.0
-    choice, way = before_restart(lost, middle_age, middle_interval, dump.value if dump else None)
+    # What somebody told beats what nobody did: the age and interval of defaults are no reason against a known dump.
+    guessed = age.value is None and interval.source == "default"
+    told_dump = dump is not None and dump.value is not None and dump.source != "default"
+    only_dump = guessed and told_dump and lost < 1.0
+    open_ = ways_to(lost, middle_age, middle_interval, dump.value if dump else None)
+    choice: Choice = "dump_now" if only_dump else min(open_, key=lambda way: open_[way])
+    way = open_[choice]
     sunk = lost >= 1.0 and inevitable
-    ways = [0.0]
+    ends = [0.0]
     if sunk:
         way = 0.0
+    elif only_dump and dump is not None:
+        ends = [*dump.span]
     else:
         ages = age.span or (0.0, interval.high if interval.high is not None else middle_interval)
         dumps: tuple[float | None, ...] = (dump.span or (None,)) if dump else (None,)
-        ways = [
+        ends = [
             before_restart(lost, min(a, i) if age.value is None else a, i, d)[1]
             for a, i, d in product(ages, interval.span or (middle_interval,), dumps)
         ]
     base = restart.value or 0.0
-    low = (restart.low if restart.low is not None else base) + min(*ways, way)
-    high = (restart.high if restart.high is not None else base) + max(*ways, way)
+    low = (restart.low if restart.low is not None else base) + min(*ends, way)
+    high = (restart.high if restart.high is not None else base) + max(*ends, way)
     lost_work = {
         "dump_now": 0.0,
         "wait_next": 0.0,
@@ -96,6 +117,10 @@ def price(
         work_lost_min=lost_work,
         wait_min=wait,
         sunk=sunk,
+        ways=tuple(
+            Way(name, cost, not told_dump if name == "dump_now" else guessed)
+            for name, cost in sorted(open_.items(), key=lambda item: (item[0] != choice, item[1]))
+        ),
     )
 
 

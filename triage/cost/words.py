@@ -35,10 +35,23 @@ def arithmetic(
     if request.case == "none":
         return ["Nothing is being lost to a fault." if request.verdict_id == "healthy" else "Nothing to price here."]
     lines = _loss_lines(request, profile, loss)
+    lines += [
+        f"{option.id} would be: {option.plan.words}; {_leaves(request, loss, option.plan.left)}."
+        for option in options
+        if option.plan is not None
+    ]
     lines += _restart_lines(request, profile, loss, options, restart)
     if not advice.corners_agree:
         lines.append(f"The ends of these ranges disagree: {' or '.join(advice.corners)}. Confidence is low.")
     return lines
+
+
+def _leaves(request: PlanRequest, loss: Loss, left: float) -> str:
+    """What the step takes then."""
+    increase = (loss.increase or 0.0) * min(1.0, left)
+    if request.t0_s is not None and request.t1_s is not None:
+        return f"step {request.t1_s:.3g} s -> {request.t0_s * (1.0 + increase):.3g} s"
+    return f"steps +{percent(increase)} instead of +{percent(loss.increase or 0.0)}"
 
 
 def _loss_lines(request: PlanRequest, profile: CostProfile, loss: Loss) -> list[str]:
@@ -59,7 +72,9 @@ def _loss_lines(request: PlanRequest, profile: CostProfile, loss: Loss) -> list[
             lines.append("If it stands still, which one look cannot tell, the whole output is lost.")
         else:
             lines.append(f"Frozen{since or ', since when is not known'}: the whole output is lost.")
-    elif request.t0_s and request.t1_s:
+    elif request.t0_s is None or request.t1_s is None:
+        lines.append(f"Steps +{percent(loss.increase)}{since}. Output -{percent(loss.lost)}.")
+    else:
         lines.append(
             f"Steps {request.t0_s:.3g} s -> {request.t1_s:.3g} s (+{percent(loss.increase)}){since}. "
             f"Output -{percent(loss.lost)}."
@@ -75,6 +90,8 @@ def _loss_lines(request: PlanRequest, profile: CostProfile, loss: Loss) -> list[
         if not head:
             line += f" ({loss.rent.how})"
         lines.append(line + _money(request, profile, loss.rent.value) + ".")
+    elif loss.rent.low is not None and not loss.rent.low:
+        lines.append("Since when is not known, so neither is what is lost so far.")
     elif loss.rent.low is not None:
         lines.append(f"Since when is not known: {job_minutes(loss.rent.low)} or more are lost ({loss.rent.how}).")
     if loss.lost > 0:
@@ -135,9 +152,15 @@ def _restart_lines(
             lines.append(f"S4 pays if the incident lasts {total} / {loss.lost:.3f} = {span(pays)} or more in all.")
         usual = expected_minutes(request, profile)
         if usual.value is not None:
-            lines.append(
+            waiting = loss.lost * usual.value
+            line = (
                 f"If incidents here last {plain(usual.value)} min on average ({usual.told()}), "
-                f"waiting costs {plain(loss.lost * usual.value)} job-minutes, a restart {total}."
+                f"waiting costs {plain(waiting)} job-minutes, a restart {total}"
+            )
+            # The rule is insurance, not the best average: where the average is known and speaks clearly, say so.
+            wins = s4.applicable and waiting > (restart.overhead.value or 0.0)
+            lines.append(
+                line + (": on average, restarting at once would win (policy prefer_restart)." if wins else ".")
             )
     return lines
 
@@ -163,6 +186,8 @@ def summary(request: PlanRequest, advice: Advice, restart: RestartPrice, exclude
             return f"S1: wait until {clock(advice.wait_until)}, then restart if still frozen."
         if advice.following is not None and advice.following.in_min is not None:
             return f"S1: keep it running; {advice.following.strategy} is justified in {span(advice.following.in_min)}."
+        if advice.following is not None and request.fail == "slow":
+            return f"S1: keep it running; {advice.following.strategy} is justified once {advice.following.condition}."
         if request.fail == "slow":
             return "S1: keep it running; look again in 10 min."
         return "S1: keep it running." if advice.wait_until is None else f"S1: wait, until {clock(advice.wait_until)}."

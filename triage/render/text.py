@@ -69,6 +69,28 @@ def render(report: Report, *, color: bool = False, width: int = 80, explain: boo
     return "\n".join(page.lines) + "\n"
 
 
+def priced(mitigation: Mapping[str, Any], *, color: bool = False, width: int = 80) -> str:
+    """A mitigation alone, as `triage cost` prints it: the step first and last, the sums between."""
+    page = _Page(width, color)
+    summary = clean(_get(mitigation, "recommended", "summary") or "", 400)
+    page.block("DO THIS", [summary])
+    _cost(page, mitigation)
+    page.section("ASSUMED", [clean(line, 200) for line in _assumed(mitigation)])
+    page.section("SURE", [f"confidence {clean(mitigation.get('confidence'), 20)}"])
+    page.lines.append("")
+    page.block("DO THIS", [summary])
+    return "\n".join(page.lines) + "\n"
+
+
+def _assumed(mitigation: Mapping[str, Any]) -> list[str]:
+    """Inputs that nobody told and nothing measured, with the ends that they may have."""
+    found = []
+    for name, told in (mitigation.get("inputs") or {}).items():
+        if told.get("source") == "default" and isinstance(told.get("value"), float) and told["low"] != told["high"]:
+            found.append(f"{name} {told['value']:g} {told['unit']} ({told['low']:g} to {told['high']:g})")
+    return found
+
+
 # ---------------------------------------------------------------- the first three lines, and the last
 
 
