@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
-from statistics import median
 from typing import Any
 
+from triage.billing import number, plan_request
 from triage.case import CaseFile
-from triage.cost.plans import CulpritNode, PlanRequest, plan
+from triage.cost.plans import plan
 from triage.cost.profile import load_profile
 from triage.errors import ConfigError
 from triage.facts import registry
 from triage.facts.evidence import Evidence
-from triage.facts.pace import Series, job_series
 from triage.facts.ranktable import rank_table
 from triage.facts.stacks import groups as stack_groups
 from triage.model import Fact, Finding, Job, Report, Verdict
@@ -122,8 +120,9 @@ def _report(
     job = case.job
     verdict = replace(found.verdict, why=(*_says(found), *_roads(found, facts), *found.verdict.why))
     limits = deadlines(ev, facts)
-    mitigation = plan(_plan_request(case, ev, facts, found, verdict), _profile(case))
     state = _state(job, found, facts)
+    roads = len(sources_of(facts, tuple(n for n in found.evidence if facts.get(n) and facts[n].parts)))
+    mitigation = plan(plan_request(case, ev, facts, found, verdict, state, roads), _profile(case))
     table = ev.derive(rank_table)
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -141,11 +140,11 @@ def _report(
             "scheduler": job.scheduler,
             "cluster": job.cluster,
             "state": job.state,
-            "restart": _number(facts, "job.attempt") or 0,
+            "restart": number(facts, "job.attempt") or 0,
             "started": iso(job.attempt.started),
             "nodes": [node.name for node in job.nodes],
             "ranks": table.world_size,
-            "last_step": _number(facts, "progress.last_step"),
+            "last_step": number(facts, "progress.last_step"),
             "log": job.log or None,
         },
         observed=iso(case.observed) or "",
@@ -166,7 +165,7 @@ def _report(
         do_not=found.do_not,
         took_s={phase: case.took_s[phase] for phase in PHASES if phase in case.took_s},
         exit_code=_exit_code(verdict, state, facts),
-        dedup_key=f"triage:{job.cluster or '-'}:{job.scheduler}:{job.id}:{_number(facts, 'job.attempt') or 0}",
+        dedup_key=f"triage:{job.cluster or '-'}:{job.scheduler}:{job.id}:{number(facts, 'job.attempt') or 0}",
         stacks=stack_groups(ev),
     )
 
@@ -183,11 +182,6 @@ def _overrides(case: CaseFile, books: Mapping[str, Playbook]) -> tuple[Finding, 
 
 def _profile(case: CaseFile) -> Any:
     return load_profile(case.playbooks.get("costs", ""), case.profile or None)
-
-
-def _number(facts: Mapping[str, Fact], name: str) -> int | float | None:
-    value = facts[name].value if name in facts else None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def sources_of(facts: Mapping[str, Fact], names: tuple[str, ...]) -> set[str]:
@@ -229,7 +223,7 @@ def _state(job: Job, found: Conclusion, facts: Mapping[str, Fact]) -> str:
             return "unknown"
         if advancing is False:
             return "frozen"
-        return "slow" if found.verdict.fail == "slow" and (_number(facts, "pace.increase") or 0) > 0.05 else "running"
+        return "slow" if found.verdict.fail == "slow" and (number(facts, "pace.increase") or 0) > 0.05 else "running"
     if found.verdict.id == "stuck_rank" and advancing is None:
         return "unknown"  # one look at a merely slow job shows the same picture
     return "slow" if found.verdict.fail == "slow" else "frozen"
@@ -246,51 +240,3 @@ def _exit_code(verdict: Verdict, state: str, facts: Mapping[str, Fact]) -> int:
     if verdict.id == "inconclusive" and facts["seen.nodes_share"].value == 0:
         return 22
     return {"healthy": 0, "busy": 0, "inconclusive": 11}.get(verdict.id, 10)
-
-
-def _plan_request(
-    case: CaseFile, ev: Evidence, facts: Mapping[str, Fact], found: Conclusion, verdict: Verdict
-) -> PlanRequest:
-    series = ev.derive(job_series)
-    onset = facts["progress.onset"].value
-    began = onset[0] if isinstance(onset, list) and onset else _number(facts, "pace.onset")
-    hard = {part.node for part in facts["hard.parts"].parts}
-    roads = len(sources_of(facts, tuple(n for n in found.evidence if facts.get(n) and facts[n].parts)))
-    accused = {part.node: part for part in found.culprit_parts if part.node}
-    ratio = _number(facts, "pace.slow_ratio")
-    stop = _number(facts, "waits.timeout_at")
-    ends = [(at, what) for at, what in ((stop, "collective time-out"), (case.job.deadline, "wall-time limit")) if at]
-    nearest = min(ends, default=(None, "deadline"))
-    world = ev.derive(rank_table).world_size
-    return PlanRequest(
-        verdict_id=verdict.id,
-        mitigate=found.leaf.mitigate,  # type: ignore[arg-type]
-        fail=verdict.fail,
-        confidence=verdict.confidence,
-        state=_state(case.job, found, facts),
-        observed=case.observed,
-        n_nodes=len(case.job.nodes),
-        n_gpus=world,
-        kind=verdict.kind,
-        culprits=tuple(
-            CulpritNode(str(node), hard=node in hard, facts=max(1, roads), involved=found.role == "involved")
-            for node in accused
-        ),
-        onset=float(began) if began is not None else None,
-        t0_s=_number(facts, "pace.t0_s"),
-        t1_s=_number(facts, "pace.t1_s"),
-        steps_per_point=_steps_per_point(series),
-        series=tuple((at, seconds * 1000.0) for at, seconds in series.steps if at is not None) if series else (),
-        slow_fraction=ratio - 1.0 if ratio is not None else None,
-        fix_first=found.fix_first,
-        deadline=nearest[0],
-        deadline_what=nearest[1],
-        retry_budget_s=_number(facts, "links.budget_s"),
-    )
-
-
-def _steps_per_point(series: Series | None) -> float:
-    """A log line may be the mean over many steps (Megatron's log interval): how many, by its own numbers."""
-    if series is None or len(series.numbers) < 2:
-        return 1.0
-    return max(1.0, float(median(b - a for a, b in pairwise(series.numbers))))

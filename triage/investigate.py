@@ -39,7 +39,7 @@ RUN_S, RUN_LARGE_S, LARGE_NODES = 60.0, 120.0, 128
 
 LOOKS = {"A": "first look", "B": "second look", "C": "flight recorders read"}
 
-CHEAP_A = ("reach", "ranks", "kernel", "nic", "gpu", "steps")
+CHEAP_A = ("reach", "ranks", "kernel", "nic", "gpu", "steps", "checkpoint")
 CHEAP_B = ("ranks", "nic", "gpu", "steps")
 
 
@@ -302,8 +302,9 @@ def _args(run: _Run, names: tuple[str, ...], *, with_log: bool) -> dict[str, dic
     args: dict[str, dict[str, Any]] = {name: {} for name in names if name in run.probes}
     if "ranks" in args:
         args["ranks"] = {"job_id": job.id, "match": dict(job.match)}
-    if "steps" in args:
-        args["steps"] = {"job_id": job.id, "match": dict(job.match)}
+    for name in ("steps", "checkpoint"):
+        if name in args:
+            args[name] = {"job_id": job.id, "match": dict(job.match)}
     if "kernel" in args:
         args["kernel"] = {"since": job.attempt.started, "signatures": for_probe("kernel")}
     if job.log and with_log:

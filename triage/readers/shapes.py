@@ -214,6 +214,26 @@ STEPS = record(
     }
 )  # fmt: skip
 
+CHECKPOINT = record(
+    {
+        "folders": each(
+            record(
+                {
+                    "path": LINE, "kind": WORD, "step": maybe(whole(0, 10**15)), "at": maybe(TIME), "why": LINE,
+                    "gap_s": maybe(row(SPAN, SPAN, SPAN)),
+                }
+            ),
+            8,
+        ),
+        "launch": record(
+            {
+                "tp": COUNT, "pp": COUNT, "cp": COUNT, "layers": COUNT, "global_batch": COUNT, "micro_batch": COUNT,
+                "order": WORD,
+            }
+        ),
+    }
+)  # fmt: skip
+
 ORDINAL = maybe(row(maybe(SEQ), maybe(SEQ), maybe(SEQ)))
 SIDE = text(1)
 DUMP = record(
@@ -345,6 +365,7 @@ CONTACT = record({"phase": WORD, "error": LINE, "banner": LINE, "fingerprint": L
 SHAPES: Mapping[str, Check] = {
     "contact": CONTACT, "reach": REACH, "ranks": RANKS, "kernel": KERNEL, "nic": NIC, "joblog": JOBLOG, "steps": STEPS,
     "flight_recorder": FLIGHT_RECORDER, "activity": ACTIVITY, "peers": PEERS, "stacks": STACKS, "gpu": GPUS, "ras": RAS,
+    "checkpoint": CHECKPOINT,
 }  # fmt: skip
 _UNKNOWN = record({})
 
