@@ -269,3 +269,14 @@ def test_a_case_of_somebody_else_had_one_look_or_two(told, kept, tmp_path):
     head = json.loads((tmp_path / "case" / "case.json").read_text())
     (tmp_path / "case" / "case.json").write_text(json.dumps({**head, "looks": told}))
     assert cases.read(tmp_path / "case").looks == kept
+
+
+def test_a_replay_draws_the_steps_of_its_ranks(tmp_path):
+    from pathlib import Path
+    from xml.etree import ElementTree
+
+    case, svg = Path(__file__).parent / "captures" / "cases" / "dead-rank", tmp_path / "a.svg"
+    assert triage("replay", case, "--plot", svg).returncode == 10
+    words = [e.text for e in ElementTree.parse(svg).getroot().iter("{http://www.w3.org/2000/svg}text")]
+    assert "onset" in words and [word for word in words if word.startswith("rank ")] == ["rank 3 (n888)"]
+    assert "7 others" in words

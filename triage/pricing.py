@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -11,12 +13,14 @@ from datetime import datetime, timezone
 from importlib import resources
 from typing import Any
 
-from triage import config
+from triage import config, ownfiles
 from triage.cost.calculator import Flags, increase_of, rates, recovery, request_of, with_switches
 from triage.cost.plans import plan
 from triage.cost.profile import CostProfile, load_profile
-from triage.errors import UsageError
+from triage.errors import ConfigError, UsageError
 from triage.inputs import text_of
+from triage.picture import StepLog, read_steps, slowdown
+from triage.probes._checkpoints import last
 from triage.schedulers.hostlist import expand
 from triage.schema import COST_VERSION
 
@@ -29,6 +33,45 @@ def profile_of(flags: Mapping[str, str | None]) -> tuple[CostProfile, tuple[str,
     path = settings.value("profile")
     shipped = (resources.files("triage.playbooks") / "costs.yaml").read_text(encoding="utf-8")
     return load_profile(shipped, text_of(path, "profile") if path else None), settings.warnings
+
+
+def with_folders(
+    flags: Flags, steps: str | None, checkpoints: str | None, at: str | None
+) -> tuple[Flags, float, StepLog | None, str]:
+    """The flags with what files tell; now (the newest step of `steps`, unless `at` says otherwise); the steps; a warning."""
+    log, warning = None, ""
+    observed = moment(at)
+    if steps:
+        log = read_steps(steps)
+        observed = moment(at) if at else log.observed
+        if not is_told(flags):
+            healthy, now, onset = slowdown(log)
+            flags = replace(flags, healthy_step=f"{healthy:.9f}s", slow_step=f"{now:.9f}s")
+            if onset is not None and not flags.since:
+                flags = replace(flags, since=f"{max(0.0, observed - onset):.3f}s")
+    if checkpoints:
+        found = last_checkpoint(checkpoints)
+        if found["at"] is None:
+            warning = f"{checkpoints}: {found['why']}; the age of its last checkpoint is not known"
+        elif not flags.checkpoint_age:
+            gaps = tuple(found["gap_s"] or ())
+            at_s = min(float(found["at"]), observed)
+            flags = replace(flags, checkpoint_at=at_s, checkpoint_step=found["step"], checkpoint_gap_s=gaps)
+    return flags, observed, log, warning
+
+
+def last_checkpoint(folder: str) -> dict[str, Any]:
+    """What the trackers of a folder tell (probes/_checkpoints.py), read with patience: it may lie on dead storage."""
+    path = os.path.expanduser(folder)
+    try:
+        if not ownfiles.is_folder(path):
+            raise UsageError(f"--checkpoint-dir {folder}: no such folder")
+        found = json.loads(ownfiles.compute(lambda: json.dumps(last(path, time.time())).encode(), path))
+    except ownfiles.TooSlow as error:
+        raise ConfigError(f"--checkpoint-dir {error}: shared storage may be stuck") from None
+    except OSError as error:
+        raise ConfigError(f"--checkpoint-dir {folder}: {error.strerror}") from None
+    return dict(found)
 
 
 def moment(text: str | None) -> float:

@@ -298,3 +298,77 @@ def test_a_remedy_from_14_8_to_16_2_of_17_1_took_60_87_percent_away() -> None:
     low, high = recovery(17.15, 14.85, 16.15), recovery(17.05, 14.75, 16.25)
     assert low.by_rate < 0.601 < high.by_rate
     assert "60.87 %" in run("--rate", "17.1:14.8:16.2").stdout.replace("%", " %").replace("  %", " %")
+
+
+# ---------------------------------------------------------------- files
+
+
+def step_files(folder: Path, slow: bool = True, ranks: int = 4, plain: bool = False) -> Path:
+    """400 steps of 1.76 s, the last 150 of 2 s for rank 2's sake."""
+    for rank in range(ranks):
+        at, rows = NOW - 600.0, []
+        for number in range(400):
+            late = slow and number >= 250
+            total = 2000.0 if late else 1760.0
+            own = (1500.0 / 0.88 if late and rank == 2 else 1500.0) + (number * 7 + rank) % 5
+            row = {"step": number, "rank": rank, "t_start": at, "compute_ms": own, "total_ms": total}
+            rows.append(f"{total}" if plain else json.dumps(row))
+            at += total / 1000
+        (folder / f"rank_{rank}.{'log' if plain else 'jsonl'}").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_step_files_tell_healthy_and_slow_step_and_since_when(tmp_path: Path, plain: bool) -> None:
+    found = json.loads(run("--steps", str(step_files(tmp_path, plain=plain)), "--output", "json").stdout)
+    assert found["loss"]["healthy_step_s"] == pytest.approx(1.76, abs=0.001)
+    assert found["loss"]["slow_step_s"] == pytest.approx(2.0, abs=0.001)
+    assert found["loss"]["elapsed_min"] == pytest.approx(149 * 2 / 60, abs=0.05)
+
+
+def test_step_files_without_a_slowdown_are_told_in_one_line(tmp_path: Path) -> None:
+    done = run("--steps", str(step_files(tmp_path, slow=False)))
+    assert done.returncode == 2 and "nothing is lost" in done.stderr and "Traceback" not in done.stderr
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no step times in it" in run("--steps", str(empty)).stderr
+    assert "no such folder" in run("--steps", str(tmp_path / "none")).stderr
+
+
+def test_the_picture_names_the_slow_rank_and_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    folder, svg = str(step_files(tmp_path / "steps")), tmp_path / "a.svg"
+    assert run("--steps", folder, "--plot", str(svg)).returncode == 0
+    text = svg.read_text()
+    assert ">rank 2<" in text and ">3 others<" in text and ">rank 1<" not in text and "own compute" in text
+    done = run("--steps", folder, "--plot", str(tmp_path / "no" / "a.svg"))
+    assert done.returncode == 3 and "--plot" in done.stderr
+    target = tmp_path / "target"
+    target.write_text("mine")
+    (tmp_path / "link.svg").symlink_to(target)
+    assert run("--steps", folder, "--plot", str(tmp_path / "link.svg")).returncode == 3
+    assert target.read_text() == "mine"
+
+
+def test_totals_alone_draw_no_rank_as_the_slow_one(tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    svg = tmp_path / "a.svg"
+    run("--steps", str(step_files(tmp_path / "steps", plain=True)), "--plot", str(svg))
+    assert ">4 ranks<" in svg.read_text()
+
+
+def test_a_tracker_gives_the_age_of_the_last_checkpoint_and_a_torn_one_a_warning(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "iter_0003000").mkdir()
+    tracker = tmp_path / "latest_checkpointed_iteration.txt"
+    tracker.write_text("3000")
+    os.utime(tracker, (NOW - 1200, NOW - 1200))
+    words = ["--speed", "0.88", "--since", "48m", "--at", "2026-11-29T02:00:00Z", "--checkpoint-dir", str(tmp_path)]
+    found = json.loads(run(*words, "--output", "json").stdout)
+    assert found["restart"]["age_min"] == 20 and found["restart"]["last_checkpoint_step"] == 3000
+    assert found["inputs"]["checkpoint_age_min"]["source"] == "filesystem"
+    tracker.write_text("")
+    done = run(*words, "--output", "json")
+    assert json.loads(done.stdout)["restart"]["age_min"] is None and "names no iteration" in done.stderr
+    assert "no such folder" in run("--speed", "0.88", "--checkpoint-dir", str(tmp_path / "none")).stderr

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from triage.commands.flags import Color, ColorOption, NodesOption, Output, OutputOption, ProfileOption
+from triage.commands.flags import Color, ColorOption, NodesOption, Output, OutputOption, PlotOption, ProfileOption
 from triage.commands.saying import say, write
 
 # ruff: noqa: UP045
@@ -45,6 +45,8 @@ Slow = Annotated[Optional[list[str]], _flag("--slow", "NODE=SPEED, or NODE~NODE=
 Exclude = Annotated[Optional[list[str]], _flag("--exclude", "Node that a restart would leave out; may be repeated.")]
 Idle = Annotated[Optional[int], _flag("--idle-nodes", "Idle nodes that a restart could take instead.")]
 Tried = Annotated[Optional[list[str]], _flag("--tried", "Step that was tried in this incident and did not help.")]
+CheckpointDir = Annotated[Text, _flag("--checkpoint-dir", "Folder of checkpoints: the age of the last complete one.")]
+Steps = Annotated[Text, _flag("--steps", "Folder of rank_N.jsonl or rank_N.log: step times, healthy, now and since.")]
 At = Annotated[Text, _flag("--at", "Pretend that it is then, e.g. 2026-11-29T02:00:00Z.")]
 
 
@@ -64,6 +66,7 @@ def cost(
     checkpoint_dump: Dump = None,
     checkpoint_every: Every = None,
     checkpoint_age: Age = None,
+    checkpoint_dir: CheckpointDir = None,
     restart: Restart = None,
     micro_batches: Micro = None,
     tp: Tensor = None,
@@ -78,6 +81,8 @@ def cost(
     exclude: Exclude = None,
     idle_nodes: Idle = None,
     tried: Tried = None,
+    steps: Steps = None,
+    plot: PlotOption = None,
     at: At = None,
     profile: ProfileOption = None,
     output: OutputOption = Output.text,
@@ -91,22 +96,29 @@ def cost(
         return
     from triage.pricing import priced
 
-    flags, costs, now = _read(asked)
-    _print(priced(flags, costs, now), output, color)
+    flags, costs, now, log = _read(asked)
+    mitigation = priced(flags, costs, now)
+    if plot:
+        from triage.picture import write as write_picture
+        from triage.render.plot import drawn, picture_of
+
+        write_picture(plot, drawn(picture_of(mitigation, log.lines if log else (), what=log.what if log else "")))
+    _print(mitigation, output, color)
 
 
-def _read(asked: dict[str, Any]) -> tuple[Any, Any, float]:
-    """The flags, the site's costs under them, and now."""
+def _read(asked: dict[str, Any]) -> tuple[Any, Any, float, Any]:
+    """The flags, the site's costs under them, now, and the step times that a folder told."""
     from triage import config
 
     profile = {"profile": asked["profile"]}
     config.begin(profile)
-    from triage.pricing import flags_of, moment, profile_of
+    from triage.pricing import flags_of, profile_of, with_folders
 
     costs, warnings = profile_of(profile)
-    for line in warnings:
+    flags, now, log, warning = with_folders(flags_of(asked), asked["steps"], asked["checkpoint_dir"], asked["at"])
+    for line in (*warnings, *([warning] if warning else ())):
         say(line)
-    return flags_of(asked), costs, moment(asked["at"])
+    return flags, costs, now, log
 
 
 def _print(mitigation: dict[str, Any], output: Output, color: Color) -> None:
@@ -138,7 +150,7 @@ def simulate(
     from triage.cost.simulate import SETS, table
     from triage.pricing import is_told, lengths, own_setting, simulated
 
-    flags, costs, now = _read(context.obj)
+    flags, costs, now, _ = _read(context.obj)
     settings = (*SETS, own_setting(flags, costs, now)) if is_told(flags) else SETS
     minutes = seconds("--mean", mean) / 60.0
     rows = table(lengths(incidents, seed, minutes, sigma), settings)

@@ -26,6 +26,7 @@ OutputOption = Annotated[Output, typer.Option("--output", help="Form of the answ
 ColorOption = Annotated[Color, typer.Option("--color", help="Colour on stdout; NO_COLOR is honoured.")]
 ExplainOption = Annotated[bool, typer.Option("--explain", help="Print the walk: every question and its answer.")]
 ProfileOption = Annotated[Optional[str], typer.Option("--profile", help="YAML with this site's costs and thresholds.")]
+PlotOption = Annotated[Optional[str], typer.Option("--plot", help="Write a picture of the steps and the rent (SVG).")]
 StateOption = Annotated[Optional[str], typer.Option("--state-dir", help="Folder of the saved cases.")]
 InventoryOption = Annotated[Optional[str], typer.Option("--inventory", help="YAML that says which nodes a job has.")]
 NodesOption = Annotated[Optional[str], typer.Option("--nodes", help="The job's nodes, e.g. 'gpu[001-128]'.")]

@@ -14,6 +14,7 @@ from triage.commands.flags import (
     NodesOption,
     Output,
     OutputOption,
+    PlotOption,
     ProfileOption,
     StateOption,
 )
@@ -45,6 +46,7 @@ def frozen_job(
     output: OutputOption = Output.text,
     color: ColorOption = Color.auto,
     explain: ExplainOption = False,
+    plot: PlotOption = None,
 ) -> None:
     """Find the culprit of a frozen or slow job: read-only, over SSH, within a minute."""
     from triage import config
@@ -59,7 +61,7 @@ def frozen_job(
     chosen = options(
         "frozen-job", found, poke=not no_poke, run_s=timeout or None, looks=looks, carry=carry_py_spy, say=say
     )
-    answer(investigate.live(found.job, chosen), output, color, explain)
+    answer(investigate.live(found.job, chosen), output, color, explain, plot)
 
 
 def add(app: typer.Typer) -> None:

@@ -7,7 +7,16 @@ from typing import Annotated, Optional
 
 import typer
 
-from triage.commands.flags import Color, ColorOption, ExplainOption, Output, OutputOption, PlaybookOption, StateOption
+from triage.commands.flags import (
+    Color,
+    ColorOption,
+    ExplainOption,
+    Output,
+    OutputOption,
+    PlaybookOption,
+    PlotOption,
+    StateOption,
+)
 from triage.commands.saying import answer, say
 
 # ruff: noqa: UP045
@@ -21,6 +30,7 @@ def replay(
     output: OutputOption = Output.text,
     color: ColorOption = Color.auto,
     explain: ExplainOption = False,
+    plot: PlotOption = None,
 ) -> None:
     """Conclude again from a saved case: the same report, byte for byte, with the same playbook."""
     from triage import config
@@ -47,7 +57,7 @@ def replay(
     asked = {name for step in result.report.walk for name in (step.question, f"{step.playbook}:{step.question}")}
     if until and until not in asked:
         say(f"the walk ended before it came to {until}: this is its whole conclusion")
-    answer(result, output, color, explain)
+    answer(result, output, color, explain, plot)
 
 
 def add(app: typer.Typer) -> None:

@@ -40,8 +40,12 @@ def write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains once more when it ends
 
 
-def answer(result: Result, output: Output, color: Color, explain: bool) -> None:
+def answer(result: Result, output: Output, color: Color, explain: bool, plot: str | None = None) -> None:
     show(result, output, color, explain)
+    if plot:
+        from triage import picture
+
+        picture.write(plot, picture.of_result(result))
     raise typer.Exit(result.report.exit_code)
 
 

@@ -57,6 +57,7 @@ class Flags:
     tried: Sequence[str] = ()
     checkpoint_at: float | None = None  # of a tracker file: epoch seconds and step
     checkpoint_step: int | None = None
+    checkpoint_gap_s: Sequence[float] = ()  # median, least, most between its checkpoints
 
 
 def seconds(flag: str, text: str) -> float:
@@ -112,6 +113,7 @@ def increase_of(flags: Flags) -> tuple[float | None, float | None, float | None]
         "--mfu": bool(flags.mfu),
         "--rate": bool(flags.rate),
         "--frozen": flags.frozen,
+        "--steps": False,  # tells healthy and slow step itself, before this is asked
     }
     told = [name for name, said in ways.items() if said]
     if len(told) != 1:
@@ -258,6 +260,9 @@ def _told(flags: Flags) -> Mapping[str, Quantity]:
     ):
         if text:
             found[name] = minutes(flag, text)
+    if flags.checkpoint_gap_s and not flags.checkpoint_every:
+        middle, low, high = (gap / 60.0 for gap in flags.checkpoint_gap_s)
+        found["checkpoint_interval_min"] = Quantity(middle, low, high, "min", "filesystem")
     for name, number in (("gpu_hour_usd", flags.price), ("micro_batches", flags.micro_batches)):
         if number is not None:
             found[name] = Quantity(float(number), float(number), float(number), "", "flag")
