@@ -17,6 +17,8 @@ from triage.cost.profile import Quantity, Source
 from triage.cost.request import Shape
 from triage.facts.checkpoints import Launch, launch, saves
 from triage.facts.evidence import Evidence
+from triage.facts.limiters import cohorts
+from triage.facts.limiters import slow as slow_clock
 from triage.facts.pace import Series, job_series, outliers
 from triage.facts.ranktable import rank_table
 from triage.model import Fact, Verdict
@@ -42,6 +44,7 @@ def plan_request(
     hard = {part.node for part in facts["hard.parts"].parts}
     accused = {part.node: part for part in found.culprit_parts if part.node}
     ratio = number(facts, "pace.slow_ratio")
+    deficit = _clock_deficit(ev) if ratio is None and facts["pace.t0_s"].value is None else None
     stop = number(facts, "waits.timeout_at")
     ends = [(at, what) for at, what in ((stop, "collective time-out"), (case.job.deadline, "wall-time limit")) if at]
     nearest = min(ends, default=(None, "deadline"))
@@ -67,7 +70,8 @@ def plan_request(
         t1_s=number(facts, "pace.t1_s"),
         steps_per_point=_steps_per_point(series),
         series=tuple((at, seconds * 1000.0) for at, seconds in series.steps if at is not None) if series else (),
-        slow_fraction=ratio - 1.0 if ratio is not None else None,
+        slow_fraction=ratio - 1.0 if ratio is not None else deficit,
+        slow_by_clock=deficit is not None,
         fix_first=found.fix_first,
         deadline=nearest[0],
         deadline_what=nearest[1],
@@ -85,6 +89,12 @@ def plan_request(
 def number(facts: Mapping[str, Fact], name: str) -> int | float | None:
     value = facts[name].value if name in facts else None
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _clock_deficit(ev: Evidence) -> float | None:
+    """How much longer the GPU with the lowest clock of its kind would take, if its clock were all: a bound of the loss."""
+    clocks = [one.clock for one in ev.derive(cohorts).judged if slow_clock(ev, one) and one.clock > 0]
+    return 1.0 / min(clocks) - 1.0 if clocks else None
 
 
 def _steps_per_point(series: Series | None) -> float:

@@ -141,6 +141,17 @@ def test_without_since_nothing_is_claimed_of_what_is_lost_and_no_time_is_promise
     assert "833 min after it" in found["next_escalation"]["condition"]
 
 
+def test_a_clock_alone_gives_bounds_and_no_price() -> None:
+    found = asked(clock="1410:1230", since="48m", s2=True, micro_batches=32, data=8)
+    assert found["loss"]["lost_fraction"] is None and found["loss"]["accumulated_job_min"] is None
+    assert found["inputs"]["lost_fraction"]["low"] == 0
+    assert found["inputs"]["lost_fraction"]["high"] == pytest.approx(1 - 1230 / 1410, abs=1e-4)
+    assert found["inputs"]["lost_job_min"]["high"] == pytest.approx(48 * (1 - 1230 / 1410), abs=1e-3)
+    assert found["confidence"] == "low" and found["recommended"]["strategy"] == "S1"
+    assert "cannot judge" in step(found, "S2")["reason"]
+    assert any("Its clock alone" in line and "at most 12.8 %" in line for line in found["arithmetic"])
+
+
 def test_a_frozen_job_is_waited_for_no_longer_than_a_flap_is_worth() -> None:
     young, old = asked(frozen=True, since="3m"), asked(frozen=True, since="30m")
     assert young["recommended"]["action"] == "wait" and old["recommended"]["strategy"] == "S4"

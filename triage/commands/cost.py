@@ -24,6 +24,7 @@ SlowStep = Annotated[Text, _flag("--slow-step", "Duration of a step now.")]
 Speed = Annotated[Optional[float], _flag("--speed", "Instead: the slow part's share of its peers' speed, e.g. 0.88.")]
 Mfu = Annotated[Text, _flag("--mfu", "Instead: MFU healthy:now, e.g. 44:37.")]
 Rate = Annotated[Text, _flag("--rate", "Instead: throughput healthy:now[:after a remedy], e.g. 17.1:14.8:16.2.")]
+Clock = Annotated[Text, _flag("--clock", "Instead: SM clock of its peers and of the slow GPU, 1410:1230; bounds only.")]
 Frozen = Annotated[bool, _flag("--frozen", "Instead: nothing moves, and it may come back.")]
 Kind = Annotated[str, _flag("--kind", "What is slow: compute or network.")]
 Gpus = Annotated[Optional[int], _flag("--gpus", "GPUs of the job.")]
@@ -58,6 +59,7 @@ def cost(
     speed: Speed = None,
     mfu: Mfu = None,
     rate: Rate = None,
+    clock: Clock = None,
     frozen: Frozen = False,
     kind: Kind = "compute",
     gpus: Gpus = None,

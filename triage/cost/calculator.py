@@ -33,6 +33,7 @@ class Flags:
     speed: float | None = None
     mfu: str = ""
     rate: str = ""
+    clock: str = ""
     frozen: bool = False
     kind: str = "compute"
     gpus: int | None = None
@@ -106,12 +107,13 @@ def recovery(healthy: float, slow: float, after: float) -> Recovery:
 
 
 def increase_of(flags: Flags) -> tuple[float | None, float | None, float | None]:
-    """(x, healthy step in s, step now in s) from the one way in which it was told. (None, None, None) if frozen."""
+    """(x, healthy step in s, step now in s) from the one way in which it was told. All None if frozen, or by clock only."""
     ways = {
         "--healthy-step with --slow-step": bool(flags.healthy_step or flags.slow_step),
         "--speed": flags.speed is not None,
         "--mfu": bool(flags.mfu),
         "--rate": bool(flags.rate),
+        "--clock": bool(flags.clock),
         "--frozen": flags.frozen,
         "--steps": False,  # tells healthy and slow step itself, before this is asked
     }
@@ -120,7 +122,7 @@ def increase_of(flags: Flags) -> tuple[float | None, float | None, float | None]
         if told:
             raise UsageError(f"say how slow it is in one way only: {', '.join(told)}")
         raise UsageError(f"say how slow it is, in one way: {', '.join(ways)}")
-    if flags.frozen:
+    if flags.frozen or flags.clock:
         return None, None, None
     if flags.speed is not None:
         if not 0 < flags.speed <= 1:
@@ -219,6 +221,9 @@ def request_of(flags: Flags, observed: float) -> PlanRequest:
     shape = _shape(flags)
     nodes = len(flags.nodes) or max(1, (flags.gpus or 1) // _GPUS_OF_A_NODE)
     own = max((shape.slow if shape else {}).values(), default=0.0) - 1.0
+    if flags.clock:
+        peers, mine = rates("--clock", flags.clock)[:2]
+        own = peers / mine - 1.0
     return PlanRequest(
         verdict_id="frozen" if flags.frozen else "straggler",
         mitigate="price",
@@ -237,6 +242,7 @@ def request_of(flags: Flags, observed: float) -> PlanRequest:
         step_source="flag",
         gpus_source="flag",
         slow_fraction=own if own > 0 else increase,
+        slow_by_clock=bool(flags.clock),
         idle_nodes=flags.idle_nodes,
         idle_source=None if flags.idle_nodes is None else "flag",
         dp_groups=shape.replicas if shape else None,

@@ -71,7 +71,7 @@ def measure(request: PlanRequest) -> Loss:
         # The step holds more than this compute, so it has grown by at most that fraction; it may hide part of it.
         high = lost_fraction(max(0.0, request.slow_fraction))
         most = None if elapsed is None else lost_minutes(high, elapsed)
-        return Loss(None, None, 0.0, high, elapsed, Rent(None, 0.0, most, "bounds from the culprit's compute"))
+        return Loss(None, None, 0.0, high, elapsed, Rent(None, 0.0, most, "bounds from the culprit's own speed"))
     return Loss(None, None, None, None, elapsed, Rent(None, None, None))
 
 

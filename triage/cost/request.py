@@ -73,6 +73,7 @@ class PlanRequest:
     series: tuple[Point, ...] = ()  # (at, ms) of the job's steps, oldest first
     steps_per_point: float = 1.0  # a log line may be the mean over many steps
     slow_fraction: float | None = None  # x of the culprit's own compute against its peers
+    slow_by_clock: bool = False  # that x is only what its clock is below its peers': a bound, never a measure
     fix_first: str | None = None
     deadline: float | None = None  # the nearest time-out that ends the job by itself
     deadline_what: str = "deadline"

@@ -58,9 +58,14 @@ def _loss_lines(request: PlanRequest, profile: CostProfile, loss: Loss) -> list[
     if loss.lost is None:
         if loss.lost_high is None:
             return ["The healthy step time is not known: the loss cannot be priced."]
+        own = percent(request.slow_fraction or 0.0)
+        slow = (
+            f"Its clock alone makes the slow part take {own}"
+            if request.slow_by_clock
+            else f"The slow part's own compute takes {own}"
+        )
         line = (
-            f"No healthy step time is known. The slow part's own compute takes {percent(request.slow_fraction or 0.0)} "
-            f"longer, so the output is down by at most {percent(loss.lost_high)}."
+            f"No healthy step time is known. {slow} longer, so the output is down by at most {percent(loss.lost_high)}."
         )
         if loss.rent.high is not None and loss.elapsed_min is not None:
             line += f" In {span(loss.elapsed_min)} that is 0 to {job_minutes(loss.rent.high)}."
