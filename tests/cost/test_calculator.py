@@ -149,6 +149,7 @@ def test_a_clock_alone_gives_bounds_and_no_price() -> None:
     assert found["inputs"]["lost_job_min"]["high"] == pytest.approx(48 * (1 - 1230 / 1410), abs=1e-3)
     assert found["confidence"] == "low" and found["recommended"]["strategy"] == "S1"
     assert "cannot judge" in step(found, "S2")["reason"]
+    assert found["next_escalation"]["condition"].endswith("job-minutes are lost since the onset")
     assert any("Its clock alone" in line and "at most 12.8 %" in line for line in found["arithmetic"])
 
 
@@ -179,6 +180,8 @@ def test_s2_names_the_slow_group_where_the_layout_is_known() -> None:
     assert found["slow_groups"] == [1] and found["slow_group_known"]
     assert found["micro_batches"][1] == min(found["micro_batches"]) < 32
     assert found["predicted_step_s"] == pytest.approx(1.76 * (1 + 1 / 33), abs=0.005)
+    lines = asked(**LAID_OUT, slow=("n1=0.88",))["arithmetic"]
+    assert any(line == "S2 in full: group 1: 29; groups 0, 2, 3: 33." for line in lines)
 
 
 def test_s3_gathers_two_slow_nodes_into_one_stage_and_predicts_the_step() -> None:

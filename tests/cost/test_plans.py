@@ -342,6 +342,27 @@ def test_an_unknown_number_of_idle_nodes_is_null_and_no_shortage() -> None:
     assert "free" not in found["recommended"]["summary"]
 
 
+def test_a_straggler_with_a_hard_fault_is_drained_at_once_whatever_it_has_cost() -> None:
+    young = slow(culprits=(CulpritNode("n04", hard=True),), observed=ONSET + 60)
+    found = plan(young, profile(s2_supported=True, micro_batches=32))
+    assert found["recommended"]["strategy"] == "S4"
+    assert found["recommended"]["action"] == "restart_excluding"
+    assert found["restart"]["exclude_nodes"] == ["n04"]
+    assert not step(found, "S1")["applicable"] and "hard fault" in step(found, "S1")["reason"]
+    assert step(found, "S2")["applicable"]  # a stopgap
+    unsure = plan(replace(young, confidence="medium"), profile())
+    assert unsure["recommended"]["strategy"] == "S1"  # nobody is excluded, so it would come back
+
+
+def test_the_ways_to_a_checkpoint_stand_side_by_side_the_chosen_one_first() -> None:
+    found = plan(slow(), profile(dump_on_demand=True, dump_min=1))
+    ways = {way["choice"]: way for way in found["restart"]["ways"]}
+    assert found["restart"]["ways"][0]["choice"] == found["restart"]["choice"] == "dump_now"
+    assert ways["dump_now"]["overhead_job_min"] == 16 and ways["wait_next"]["overhead_job_min"] == 18
+    assert ways["from_last"]["overhead_job_min"] == pytest.approx(15 + 0.88 * 35)
+    assert ways["wait_next"]["break_even_incident_min"] == pytest.approx(150)
+
+
 # ---------------------------------------------------------------- what is not known
 
 

@@ -188,8 +188,8 @@ def _escalate(
         condition = (
             "it goes on as now" if chosen.id == "S1" else f"{chosen.id} leaves what is predicted; at once if it fails"
         )
-        if loss.lost is not None and not known:
-            condition = f"{plain(after.overhead)} job-minutes are lost since the onset, {_after(after, loss.lost)}"
+        if not known:
+            condition = f"{plain(after.overhead)} job-minutes are lost since the onset{_after(after, loss.lost)}"
         then = Next(after.id, minutes, None if minutes is None else request.observed + 60.0 * minutes, condition)
     until = _checkpoint_at(request, restart) if chosen.id == "S4" else None
     urgency: Urgency = "none" if chosen.id == "S1" else "now" if until is None else "when_due"
@@ -207,8 +207,8 @@ def _escalate(
     )
 
 
-def _after(step: Option, lost: float) -> str:
-    return f"{plain(step.overhead / lost)} min after it" if lost > 0 else "which never happens at no loss"
+def _after(step: Option, lost: float | None) -> str:
+    return f", {plain(step.overhead / lost)} min after it" if lost else ""
 
 
 def _as_options(strategies: Sequence[Strategy]) -> list[Option]:

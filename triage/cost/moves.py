@@ -26,6 +26,7 @@ class Plan:
     left: float
     words: str
     detail: dict[str, Any]
+    how: str = ""  # the plan so that a person can carry it out; long ones are cut, the whole stands in `detail`
 
 
 def rebalance(request: PlanRequest, own: float, micro_batches: int) -> Plan | None:
@@ -50,7 +51,29 @@ def rebalance(request: PlanRequest, own: float, micro_batches: int) -> Plan | No
             "slow_groups": slow if names else [],  # without the layout the slow group stands first, whichever it is
             "slow_group_known": bool(names),
         },
+        _counts(counts, micro_batches, names),
     )
+
+
+_MOST = 8
+
+
+def _counts(counts: tuple[int, ...], usual: int, known: bool) -> str:
+    """`group 1: 29; groups 0, 2, 3: 33; the rest: 32`."""
+    held: dict[int, list[int]] = {}
+    for group, count in enumerate(counts):
+        if count != usual:
+            held.setdefault(count, []).append(group)
+    parts = []
+    for count, groups in sorted(held.items()):
+        if not known:
+            who = "the slow group" if groups == [0] else f"{len(groups)} of the others"
+        else:
+            more = f" and {len(groups) - _MOST} more" if len(groups) > _MOST else ""
+            who = f"group{'s' * (len(groups) > 1)} {', '.join(map(str, groups[:_MOST]))}{more}"
+        parts.append(f"{who}: {count}")
+    rest = len(counts) - sum(map(len, held.values()))
+    return "; ".join([*parts, f"the rest: {usual}"] if rest else parts)
 
 
 def _groups(request: PlanRequest, own: float) -> tuple[list[float], bool]:
@@ -107,7 +130,8 @@ def _gathered(shape: Shape, grid: Grid, micro_batches: int) -> Plan | str:
     words = f"slow nodes in {slow} of {grid.stages} stages, now {sum(t > 1.0 for t in before)}"
     if split is not None:
         words += f"; layers {min(split)} to {max(split)} a stage"
-    return Plan((then - healthy) / (now - healthy), words, _detail(shape, order, grid, split, after))
+    detail = _detail(shape, order, grid, split, after)
+    return Plan((then - healthy) / (now - healthy), words, detail, _order(detail))
 
 
 def _away_from_links(shape: Shape, grid: Grid, profile: CostProfile) -> Plan | str:
@@ -120,7 +144,18 @@ def _away_from_links(shape: Shape, grid: Grid, profile: CostProfile) -> Plan | s
     if left >= 1.0:
         return "no order of the nodes takes traffic off the slow link"
     words = f"{moves(shape.order, order)} nodes change places; the slow link carries {left:.0%} of what it does now"
-    return Plan(left, words, _detail(shape, order, grid, None, None))
+    detail = _detail(shape, order, grid, None, None)
+    return Plan(left, words, detail, _order(detail))
+
+
+def _order(detail: dict[str, Any]) -> str:
+    """`n04 to place 20, n20 to place 4; layers by stage 11 13 12 …`."""
+    moved = [f"{move['node']} to place {move['to'] + 1}" for move in detail["moves"]]
+    more = [f"{len(moved) - _MOST} more"] if len(moved) > _MOST else []
+    parts = [", ".join([*moved[:_MOST], *more])] if moved else []
+    if detail["layers"]:
+        parts.append("layers by stage " + " ".join(map(str, detail["layers"][: 4 * _MOST])))
+    return "; ".join(parts)
 
 
 def _detail(

@@ -36,9 +36,13 @@ def arithmetic(
         return ["Nothing is being lost to a fault." if request.verdict_id == "healthy" else "Nothing to price here."]
     lines = _loss_lines(request, profile, loss)
     lines += [
-        f"{option.id} would be: {option.plan.words}; {_leaves(request, loss, option.plan.left)}."
+        line
         for option in options
         if option.plan is not None
+        for line in (
+            f"{option.id} would be: {option.plan.words}; {_leaves(request, loss, option.plan.left)}.",
+            f"{option.id} in full: {option.plan.how}.",
+        )
     ]
     lines += _restart_lines(request, profile, loss, options, restart)
     if not advice.corners_agree:
