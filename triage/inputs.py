@@ -20,6 +20,8 @@ from triage.config import Config
 from triage.errors import ConfigError, UsageError
 from triage.investigate import Options, probe_names, shipped_playbooks
 from triage.model import Attempt, Job, Sample
+from triage.ownfiles import text_of as text_of
+from triage.render.color import use_color as use_color
 from triage.schedulers import inventory
 
 Say = Callable[[str], None]
@@ -66,20 +68,6 @@ def find_job(job_id: str, nodes: str | None, flags: Mapping[str, str | None], *,
     if settings.value("cluster"):
         job = replace(job, cluster=job.cluster or settings.value("cluster"))
     return Found(job, settings, read.access, nodes or "")
-
-
-def text_of(path: str, what: str) -> str:
-    """A text file of the operator, read with patience. Every failure is one line."""
-    try:
-        data = ownfiles.read(os.path.expanduser(path), limit=4 << 20)
-    except ownfiles.TooSlow as error:
-        raise ConfigError(f"{what} {error}; copy it to local storage and try again") from None
-    except OSError as error:
-        raise ConfigError(f"{what} {path}: {error.strerror}") from None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{what} {path} is not text") from None
 
 
 def options(
@@ -392,13 +380,6 @@ def playbook_check(paths: Sequence[Path]) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------ words
-
-
-def use_color(choice: str, terminal: bool, environ: Mapping[str, str] = os.environ) -> bool:
-    """Colour on stdout? `always` wins; else only on a terminal that is not dumb, and never with NO_COLOR set."""
-    if choice != "auto":
-        return choice == "always"
-    return terminal and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
 
 
 def seconds(text: str) -> float:

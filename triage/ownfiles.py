@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from triage.errors import ConfigError
+
 PATIENCE_S = 2.0
 SHORT_S = 1.0  # once something stalled; storage that lives answers within milliseconds
 LIMIT = 8 << 20
@@ -131,6 +133,30 @@ def read(path: str, limit: int = LIMIT, patience_s: float | None = None, tail: b
     if tail or limit > LIMIT:
         return b"".join(_ask(partial(_read, path, limit, tail), path, patience_s))
     return b"".join(_ask(partial(_read, path), path, patience_s, "read"))[:limit]
+
+
+def text_of(path: str, what: str) -> str:
+    """A text file of the operator, read with patience. Every failure is one line."""
+    try:
+        data = read(os.path.expanduser(path), limit=4 << 20)
+    except TooSlow as error:
+        raise ConfigError(f"{what} {error}; copy it to local storage and try again") from None
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: {error.strerror}") from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} {path} is not text") from None
+
+
+def write_new(path: str, text: str) -> None:
+    """A text into a new file, or over an old one that the user named; a link there is not followed to somewhere else."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(os.path.expanduser(path), flags, 0o644), "w", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_plain(path: str, limit: int) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from triage.errors import ConfigError, UsageError
+from triage.errors import UsageError
 from triage.facts.clocks import our_time
 from triage.facts.evidence import Evidence
 from triage.facts.onset import change
@@ -157,13 +157,3 @@ def slowdown(log: StepLog) -> tuple[float, float, float | None]:
             "--steps: no stretch of these steps is slower than the one before: nothing is lost, or since always"
         )
     return found.healthy, found.now, log.total[found.since][0]
-
-
-def write(path: str, svg: str) -> None:
-    """The picture into a new file or over an old one; a link is not followed to somewhere else."""
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(os.open(os.path.expanduser(path), flags, 0o644), "w", encoding="utf-8") as file:
-            file.write(svg)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--plot {path}: {getattr(error, 'strerror', None) or error}") from None

@@ -11,18 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime, timezone
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triage import config, ownfiles
 from triage.cost.calculator import Flags, increase_of, rates, recovery, request_of, with_switches
 from triage.cost.plans import plan
 from triage.cost.profile import CostProfile, load_profile
 from triage.errors import ConfigError, UsageError
-from triage.inputs import text_of
-from triage.picture import StepLog, read_steps, slowdown
+from triage.ownfiles import text_of
 from triage.probes._checkpoints import last
 from triage.schedulers.hostlist import expand
 from triage.schema import COST_VERSION
+
+if TYPE_CHECKING:
+    from triage.picture import StepLog
 
 MOST_INCIDENTS = 5_000_000
 
@@ -42,6 +44,8 @@ def with_folders(
     log, warning = None, ""
     observed = moment(at)
     if steps:
+        from triage.picture import read_steps, slowdown  # it knows whole cases, and takes its time to load
+
         log = read_steps(steps)
         observed = moment(at) if at else log.observed
         if not is_told(flags):

@@ -101,10 +101,10 @@ def cost(
     flags, costs, now, log = _read(asked)
     mitigation = priced(flags, costs, now)
     if plot:
-        from triage.picture import write as write_picture
+        from triage.ownfiles import write_new
         from triage.render.plot import drawn, picture_of
 
-        write_picture(plot, drawn(picture_of(mitigation, log.lines if log else (), what=log.what if log else "")))
+        write_new(plot, drawn(picture_of(mitigation, log.lines if log else (), what=log.what if log else "")))
     _print(mitigation, output, color)
 
 
@@ -131,7 +131,7 @@ def _print(mitigation: dict[str, Any], output: Output, color: Color) -> None:
         return
     import sys
 
-    from triage.inputs import use_color
+    from triage.render.color import use_color
     from triage.render.text import priced as page
 
     terminal = sys.stdout is not None and sys.stdout.isatty()

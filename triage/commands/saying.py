@@ -43,15 +43,15 @@ def write(text: str) -> None:
 def answer(result: Result, output: Output, color: Color, explain: bool, plot: str | None = None) -> None:
     show(result, output, color, explain)
     if plot:
-        from triage import picture
+        from triage import ownfiles, picture
 
-        picture.write(plot, picture.of_result(result))
+        ownfiles.write_new(plot, picture.of_result(result))
     raise typer.Exit(result.report.exit_code)
 
 
 def show(result: Result, output: Output, color: Color, explain: bool) -> None:
-    from triage.inputs import use_color
     from triage.render import get
+    from triage.render.color import use_color
 
     if output is Output.json:
         text = get("json")(result.report)
