@@ -26,6 +26,7 @@ from triage.tree.walk import Conclusion
 
 # Only the share of traffic that is left counts, and of one port the factor cancels: any above 1 does.
 _SOME_SLOWNESS = 2.0
+_MOST_PORTS = 4
 
 
 def plan_request(
@@ -143,6 +144,7 @@ def _shape(
         if node is not None:
             slow[node] = max(slow.get(node, 1.0), ratio)
     links = {(node, ""): _SOME_SLOWNESS for node in accused if node in first} if verdict.kind == "network" else {}
+    links = links if len(links) <= _MOST_PORTS else {}  # so many are not moved out of the way; and it would take long
     return Shape(
         order=order,
         grid=grid if isinstance(grid, Grid) else None,

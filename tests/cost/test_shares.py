@@ -102,3 +102,8 @@ def test_one_slow_stage_of_8_leaves_what_whole_layers_allow() -> None:
 def test_fewer_layers_than_stages_are_refused() -> None:
     with pytest.raises(ValueError, match="each stage"):
         split_layers([1.0, 1.0], 1, 8)
+
+
+def test_a_hundred_stages_of_two_thousand_layers_are_split_too() -> None:
+    split = split_layers([1.0 + 0.003 * i for i in range(100)], 2000, 64)
+    assert sum(split) == 2000 and split[0] > split[99] >= 1

@@ -139,3 +139,13 @@ def test_without_a_layout_there_is_no_plan_and_s2_cannot_be_judged() -> None:
 def test_a_layout_that_does_not_divide_makes_no_plan() -> None:
     found = slow_job("costs: {s3_supported: true}", tp=3, pp=2, layers=64)
     assert step(found, "S3")["plan"] is None
+
+
+@pytest.mark.parametrize("huge", [{"global_batch": 1 << 60}, {"layers": 1 << 60, "pp": 8}, {"tp": 1 << 60}, {"pp": 0}])
+def test_absurd_numbers_of_a_command_line_make_no_plan_and_take_no_time(huge: dict[str, Any]) -> None:
+    found = slow_job("costs: {s2_supported: true, s3_supported: true}", **{"tp": 1, "pp": 2, "micro_batch": 1, **huge})
+    assert step(found, "S2")["plan"] is None
+
+
+def test_a_gap_that_is_none_is_not_believed() -> None:
+    assert not tracker(World(), 600, gap=[-5.0, -9.0, 3.0]).fact("checkpoint.interval_s").known

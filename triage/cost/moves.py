@@ -18,6 +18,9 @@ from triage.cost.profile import CostProfile
 from triage.cost.request import PlanRequest, Shape
 from triage.cost.shares import longest, moved, pipeline_time, share_out, split_layers
 
+# Of all groups together, and so on: beyond these nothing is planned. Numbers come from a node's command line too.
+MOST_MICRO_BATCHES, MOST_LAYERS, MOST_STAGES, MOST_LINKS = 1_000_000, 2048, 128, 16
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -32,7 +35,7 @@ class Plan:
 def rebalance(request: PlanRequest, own: float, micro_batches: int) -> Plan | None:
     """S2 for `micro_batches` of each group, with one slow part that takes `own` longer. None where nothing is known."""
     times, names = _groups(request, own)
-    if len(times) < 2:
+    if len(times) < 2 or len(times) * micro_batches > MOST_MICRO_BATCHES:
         return None
     present = [micro_batches] * len(times)
     fill = request.pp_stages - 1
@@ -104,7 +107,7 @@ def change_topology(request: PlanRequest, profile: CostProfile, micro_batches: i
     if shape is None or shape.grid is None or len(shape.order) != shape.grid.nodes:
         return None
     if request.case == "slow_network":
-        return _away_from_links(shape, shape.grid, profile) if shape.links else None
+        return _away_from_links(shape, shape.grid, profile) if 0 < len(shape.links) <= MOST_LINKS else None
     return _gathered(shape, shape.grid, micro_batches) if shape.slow else None
 
 
@@ -119,7 +122,7 @@ def _gathered(shape: Shape, grid: Grid, micro_batches: int) -> Plan | str:
     now = pipeline_time(before, even, micro_batches)
     split = None
     then = pipeline_time(after, even, micro_batches)
-    if shape.layers is not None and shape.layers >= grid.stages:
+    if shape.layers is not None and grid.stages <= shape.layers <= MOST_LAYERS and grid.stages <= MOST_STAGES:
         counts = split_layers(after, shape.layers, micro_batches)
         taken = pipeline_time(after, counts, micro_batches)
         if taken < then:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from triage.cost.loss import Rent, accumulated, lost_fraction, lost_minutes, step_increase
-from triage.cost.moves import Plan, change_topology, rebalance
+from triage.cost.moves import MOST_MICRO_BATCHES, Plan, change_topology, rebalance
 from triage.cost.profile import CostProfile, Quantity, percent, plain
 from triage.cost.request import PlanRequest
 from triage.cost.restart import RestartPrice, price
@@ -189,7 +189,7 @@ def _s2(request: PlanRequest, profile: CostProfile, loss: Loss) -> Strategy:
     if not profile.can("s2_supported"):
         return no(f"not supported here ({profile.switches['s2_supported'].source})")
     count = profile.quantity("micro_batches").value
-    if count is None or count < 1:
+    if count is None or not 1 <= count <= MOST_MICRO_BATCHES:
         return no("cannot judge: the number of micro-batches is not known")
     if loss.lost is None or loss.increase is None:
         return no("cannot judge: the healthy step time is not known")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 _WORTH_A_MOVE = 0.005  # a step this much shorter is worth another layer's move
@@ -74,14 +75,27 @@ def split_layers(slowness: Sequence[float], layers: int, micro_batches: int) -> 
     if layers < stages:
         raise ValueError("each stage needs a layer")
     even = [layers // stages + (i < layers % stages) for i in range(stages)]
+    caps = sorted({n * t for t in slowness for n in range(1, layers - stages + 2)})
+
+    def room(cap: float) -> list[int]:
+        return [math.floor(cap * (1 + _NEAR) / t) for t in slowness]
+
+    def enough(cap: float) -> bool:
+        most = room(cap)
+        return min(most) >= 1 and sum(most) >= layers
+
     ways: dict[tuple[int, ...], float] = {}
-    for cap in sorted({n * t for t in slowness for n in range(1, layers - stages + 2)}):
-        most = [math.floor(cap * (1 + _NEAR) / t) for t in slowness]
-        if min(most) >= 1 and sum(most) >= layers:
-            for start in ([1] * stages, [min(n, top) for n, top in zip(even, most)]):
-                way = _fill_up(start, most, slowness, layers)
-                ways[way] = pipeline_time(slowness, way, micro_batches)
-    near = min(ways.values()) * (1 + _WORTH_A_MOVE)
+    best = math.inf
+    for cap in caps[bisect_left(caps, True, key=enough) :]:
+        # A slower slowest stage can only win back what the sum of the others may still shrink.
+        if (micro_batches - 1) * cap + layers * min(slowness) > best * (1 + _WORTH_A_MOVE):
+            break
+        most = room(cap)
+        for start in ([1] * stages, [min(n, top) for n, top in zip(even, most)]):
+            way = _fill_up(start, most, slowness, layers)
+            ways[way] = pipeline_time(slowness, way, micro_batches)
+            best = min(best, ways[way])
+    near = best * (1 + _WORTH_A_MOVE)
     return min((moved(even, way), took, way) for way, took in ways.items() if took <= near)[2]
 
 

@@ -129,7 +129,8 @@ def _tracked(ev: Evidence) -> Saves:
         return Saves(why=whys[0] if whys else "rank 0's command line names no folder that it saves to")
     row = max(whole, key=lambda each: float(each["at"]))
     gap = row.get("gap_s")
-    gaps: Range | None = (gap[0], gap[1], gap[2]) if isinstance(gap, list) and gap[0] > 0 else None
+    told = isinstance(gap, list) and 0 < gap[1] <= gap[0] <= gap[2]
+    gaps: Range | None = (gap[0], gap[1], gap[2]) if told and gap is not None else None
     return Saves(min(float(row["at"]), ev.observed), row.get("step"), gaps, None, "filesystem", sample)
 
 
