@@ -184,7 +184,9 @@ def wait_until_shown(cluster: Cluster, fault: Fault, options: DrillOptions, say:
         began = (cluster.truth or {})["at"]
         usual = statistics.median(step["total_ms"] for step in cluster.records(0) if step["t_start"] < began)
         wait_for(
-            lambda: sum(s["total_ms"] > 1.2 * usual for s in cluster.records(0) if s["t_start"] > began) >= LONGER_STEPS,
+            lambda: (
+                sum(s["total_ms"] > 1.2 * usual for s in cluster.records(0) if s["t_start"] > began) >= LONGER_STEPS
+            ),
             "the steps did not become longer",
             3 * PATIENCE_S,
         )
