@@ -138,6 +138,7 @@ class Plan:
             "NCCL_SOCKET_IFNAME": self.nic,
             "NCCL_IB_HCA": self.hca,
             "NCCL_IB_TIMEOUT": str(IB_TIMEOUT),
+            "NCCL_DEBUG": "WARN",
             **({"NCCL_IB_DISABLE": "1"} if self.sockets else {}),
         }
 
