@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from triage.drill import rank as rank_module
+from triage.drill.faults import ground_truth, messages
 from triage.drill.plan import bare_source, folded, make_plan
 from triage.drill.rank import Recorder, Ring
 from triage.drill.run import DrillOptions, run_drill
-from triage.drill.scenarios import SCENARIOS, find, ground_truth, list_scenarios, messages
+from triage.drill.scenarios import SCENARIOS, find, list_scenarios
 from triage.errors import UsageError
 
 

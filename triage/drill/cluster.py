@@ -26,8 +26,8 @@ from types import TracebackType
 from typing import Any
 
 from triage.drill.backends import AUTO, Backend, Host, backends, key_pair, settled
+from triage.drill.faults import Fault, check_needs, choose, did_you_mean, for_rank, ground_truth, messages
 from triage.drill.plan import CLUSTER, Plan, folded, make_plan
-from triage.drill.scenarios import Fault, check_needs, choose, did_you_mean, for_rank, ground_truth, messages
 from triage.errors import UsageError
 
 FLOOR_S = (

@@ -21,8 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from triage.drill.faults import Fault, check_needs, did_you_mean
 from triage.drill.plan import BLINDABLE, SECOND_LOOK, check_shape
-from triage.drill.scenarios import Fault, check_needs, did_you_mean, find, list_scenarios
+from triage.drill.scenarios import find, list_scenarios
 from triage.errors import TriageError, UsageError
 
 if TYPE_CHECKING:

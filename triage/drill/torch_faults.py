@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from triage.drill.scenarios import Expect, Fault, Scenario
+from triage.drill.faults import Expect, Fault, Scenario
 
 MISMATCH = Expect("deadlock", "deadlock/mismatch", "rank", "S4", 10, "rank")
 CONDITIONAL = Expect("deadlock", "deadlock/conditional", "rank", "S4", 10, "rank")
