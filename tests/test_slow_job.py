@@ -1,5 +1,6 @@
 """The slow-job playbook on written evidence: what is said of a job that advances."""
 
+import random
 import sys
 from importlib import resources
 from pathlib import Path
@@ -43,6 +44,34 @@ def test_a_whole_job_is_slow_only_when_it_lasts(elapsed, cause):
     found = concluded(moving(elapsed[-1], elapsed, lambda rank, i: 90.0 + (rank * 7 + i * 3) % 5 * 0.2))
     assert found.verdict.cause == cause
     assert not found.culprit_parts
+
+
+def wandering(rng, share, factor, n=200, usual=0.2):
+    """Step times of which a share is much longer, at random places, as packets that are lost make them."""
+    return [usual * (rng.uniform(2.5, factor) if rng.random() < share else rng.uniform(0.97, 1.03)) for _ in range(n)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_job_whose_steps_are_often_far_longer_than_usual_is_not_said_to_just_advance(seed):
+    rng = random.Random(seed)
+    elapsed = [0.2] * 20 + wandering(rng, 0.3, 20.0, n=100)
+    found = concluded(moving(0.2, elapsed, lambda rank, i: 90.0 + (rank * 7 + i * 3) % 5 * 0.2))
+    assert found.verdict.cause in ("healthy/uneven", "slow_everywhere/alike", "healthy/slower_lately")
+    assert not found.culprit_parts and found.verdict.cause != "healthy/advancing"
+
+
+@pytest.mark.parametrize(
+    "elapsed",
+    [
+        ([0.2] * 49 + [60.0]) * 4,  # a checkpoint
+        ([0.2] * 99 + [30.0]) * 2,  # an evaluation
+        [0.2 * (1 + 0.15 * ((i * 7) % 10) / 10) for i in range(200)],  # lengths of sequences
+        [0.2] * 20,
+    ],
+)
+def test_checkpoints_evaluations_and_uneven_batches_are_no_uneven_job(elapsed):
+    found = concluded(moving(0.2, elapsed, lambda rank, i: 90.0 + (rank * 7 + i * 3) % 5 * 0.2))
+    assert found.verdict.cause == "healthy/advancing"
 
 
 def test_a_slow_rank_is_named_however_short_it_has_been_slow():

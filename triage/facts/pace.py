@@ -21,6 +21,8 @@ from triage.facts.steps import FUTURE_S, job_steps, last_record_end
 from triage.facts.steps import last_steps as last_steps
 from triage.model import Fact, Part, Sample
 
+UNEVEN_STEPS = 200  # the last steps by which it is judged whether they are even
+
 
 @dataclass(frozen=True)
 class Series:
@@ -177,6 +179,21 @@ def slow_for(ev: Evidence) -> Fact:
     if not found.changed or found.increase <= 0:
         return known(0.0)
     return known(sum(seconds for _, seconds in series.steps[found.since :]), provenance=_seen(ev, series))
+
+
+@fact("pace.uneven", type="number")
+def uneven(ev: Evidence) -> Fact:
+    """Share of the time of the last steps that goes into steps of more than twice the usual; 0 where those are rare."""
+    series = ev.derive(job_series)
+    values = [seconds for _, seconds in series.steps if seconds > 0][-UNEVEN_STEPS:] if series else []
+    if len(values) < UNEVEN_STEPS // 4:
+        return unknown(f"fewer than {UNEVEN_STEPS // 4} step times were read")
+    usual = median(values)
+    long = [seconds for seconds in values if seconds > 2 * usual]
+    share = sum(long) / sum(values)
+    often = len(long) >= ev.limit("uneven_steps") * len(values)
+    text = f"{share:.0%} of the time goes into {len(long)} of {len(values)} steps, longer than twice {usual:.3g} s"
+    return known(share if often else 0.0, text=text if often else "", provenance=_seen(ev, series))
 
 
 @fact("pace.onset", type="number", unit="epoch s")
