@@ -83,12 +83,13 @@ def options(
     usual = [os.path.expanduser(path) for path in USUAL_HOSTS]
     ownfiles.ahead(there=[*keys, *(map(os.path.expanduser, hosts) if hosts else usual)])
     slow: list[str] = []
-    transport: dict[str, Any] = {
-        "key": _answering(keys, slow),
-        "known_hosts": _answering([os.path.expanduser(path) for path in hosts], slow)
-        if hosts
-        else _answering(usual, slow, there=True),
-    }
+    transport: dict[str, Any] = {"key": _answering(keys, slow)}
+    if hosts:
+        transport["known_hosts"] = _answering([os.path.expanduser(path) for path in hosts], slow)
+    else:
+        transport["usual_known_hosts"] = _answering(usual, slow, there=True)
+    if config_file := settings.value("ssh_config") or access.config:
+        transport["config"] = config_file
     warnings = list(settings.warnings)
     if slow:
         warnings.append(

@@ -29,6 +29,7 @@ from triage.facts.pace import job_change
 from triage.facts.ranktable import rank_sets
 from triage.model import Job, Report, Sample
 from triage.readers.shapes import checked
+from triage.schedulers.hostlist import fold
 from triage.tree.load import limits_of
 from triage.tree.walk import Request
 
@@ -208,10 +209,13 @@ def live(job: Job, options: Options) -> Result:
     from triage.transports import base, payload
 
     say = options.say
-    transport = base.load(options.transport, options.transport_options)  # a missing key leaves no case behind
+    # A missing key leaves no case behind.
+    transport = base.load(options.transport, {**options.transport_options, "nodes": job.nodes})
     run = _Run(job, options)
     for line in getattr(transport, "silent", ()):
         run.warn(f"{line}: going on without it")
+    for why, names in getattr(transport, "choices", {}).items():
+        run.warn(f"{fold(names)}: by the ssh binary, since {why}")
     load = payload.build(run.probes, deadline_s=run.limit + 5.0)
 
     def progress(step: Progress) -> None:
