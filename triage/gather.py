@@ -78,6 +78,7 @@ class _Link:
     malformed: int = 0
     began: bool = False
     head: str = ""  # what was printed before the payload's first line
+    sudo: str | None = None  # what sudo said when it did not let us
     lost: tuple[str, str] | None = None  # (status, why) once nothing more can come
     abandoned: bool = False
 
@@ -85,6 +86,7 @@ class _Link:
 # What a node's thread tells the caller: (request number, link, what)
 _Report = tuple[int, _Link, "Sample | str"]
 _DONE, _LATE = "done", "late"  # it said that it was done; it did not in time, or is lost
+NOT_SUDO = "sudo -n is refused"  # read by unread.py
 _CONTACT = 0  # the request number of `open`
 
 
@@ -333,10 +335,16 @@ class Fleet:
                     continue
                 link.began = True
                 data = contact.data()
-                return Sample("contact", link.node.name, "A", "ok", data, at=_begin_time(line), received=received)
+                notes = (f"{NOT_SUDO}: {link.sudo or 'it says nothing'}",) if link.sudo is not None else ()
+                return Sample(
+                    "contact", link.node.name, "A", "ok", data, at=_begin_time(line), received=received, notes=notes
+                )
 
     def _before_begin(self, link: _Link, line: bytes | None) -> None:
         """A banner or a .bashrc speaks first: kept for the case that nothing else ever comes."""
+        if line and line.startswith(payload.NO_SUDO.encode()):
+            link.sudo = link.sudo or plain(line[len(payload.NO_SUDO) : 200].decode("utf-8", "replace"))
+            return
         if line and len(link.head) < 300:
             link.head = f"{link.head} {plain(line[:200].decode('utf-8', 'replace'))}".strip()
             link.contact.banner = link.contact.banner or link.head
@@ -417,6 +425,8 @@ class Fleet:
 
     def _lose(self, link: _Link, why: Unreached) -> None:
         """Nothing more will come from this node."""
+        if link.abandoned and link.lost:
+            return  # given up at its deadline: that its session was then closed under it is no news
         link.contact.error = link.contact.error or why.why
         if why.phase != link.contact.phase:
             link.contact.enter(why.phase)

@@ -104,7 +104,9 @@ class _Watch:
         return True
 
     def _enter(self, phase: str, told: Mapping[str, str | None]) -> None:
-        # Only onwards: what a command prints later must not turn the clock back.
+        # Only onwards: what a command prints later must not turn the clock back, nor change the key that was checked.
+        if self.contact.phase not in PHASES[:5]:
+            told = {}
         if PHASES.index(phase) > PHASES.index(self.contact.phase):
             self.contact.enter(phase)
         if told.get("software"):
@@ -168,7 +170,8 @@ class OpenSshTransport:
     def _open(self, node: Node, command: str, deadline: float, contact: Contact) -> ChildSession:
         watch = _Watch(contact)
         session = start(node, self.argv(node, command, left(deadline)), contact, hear=watch.hear)
-        if session.wait_until(lambda: contact.phase == "read", deadline):
+        # A moment before the deadline: its last words must still arrive.
+        if session.wait_until(lambda: contact.phase == "read", deadline - min(0.3, left(deadline) / 10)):
             return session
         phase = contact.phase
         if session.ended:
