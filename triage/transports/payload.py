@@ -46,12 +46,14 @@ _PLAIN = (
     f'exec "$p" -I -S -c "{BOOT}"; '
     f'done; echo "{NO_PYTHON}"; exit 127'
 )
-# With `--sudo`: never a password is asked for. Its version of the interpreter is the first that is there, by its full path
-# (sudo looks in a PATH of its own), and it is tried once only: each refusal is a line in the node's log, or a mail to its admin. A directory service that hangs holds it.
+# With `--sudo`: never a password is asked for. The interpreter is the first that is there, the system's own before others, by
+# its full path (sudo looks in a PATH of its own). It is tried once only: each refusal is a line in the node's log, or a mail to
+# its admin. A directory service that hangs would hold sudo, and us with it: hence the 5 s.
 NO_SUDO = "triage: no sudo: "
+SYSTEM_S = ("/usr/bin/python3", "/usr/libexec/platform-python")  # root shall not run a shim of somebody's home
 SUDO = (
     't=; command -v timeout >/dev/null 2>&1 && t="timeout 5"; [ "$(id -u)" = 0 ] || '
-    f"for p in {' '.join(INTERPRETERS)}; do "
+    f"for p in {' '.join(dict.fromkeys((*SYSTEM_S, *INTERPRETERS)))}; do "
     'q=$(command -v "$p" 2>/dev/null) && [ -n "$q" ] && '
     '"$q" -I -S -c "import sys;sys.exit(sys.version_info<(3,6))" </dev/null >/dev/null 2>&1 || continue; '
     'm=$($t sudo -n "$q" -I -S -c "import os;os._exit(0)" 2>&1 </dev/null) && '
