@@ -74,8 +74,10 @@ def main():
 
     paramiko.util.logging.getLogger("paramiko").setLevel(100)
     key = ssh_servers.host_key()
+    servers = []  # held: a socket that nobody holds is closed
     for how in ("", *MISBEHAVING):
         server = ssh_servers.Server(how, key=key)
+        servers.append(server)
         if how != "tcp":  # that one is deaf because its queue is full
             server.socket.listen(4096)
         print(how or "good", server.port, key.get_name(), key.get_base64(), flush=True)
