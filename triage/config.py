@@ -20,10 +20,11 @@ from triage.errors import ConfigError
 SETTINGS: Mapping[str, str] = {
     "inventory": "file that says which nodes a job has",
     "profile": "file with this site's costs and thresholds",
-    "transport": "how to reach the nodes: ssh or local",
+    "transport": "how to reach the nodes: ssh, openssh, srun or local",
     "user": "user name on the nodes",
     "key": "private key file",
     "known_hosts": "known_hosts file",
+    "ssh_config": "ssh_config file instead of yours and the system's; none = read none",
     "cluster": "name of the cluster, for the deduplication key",
     "state_dir": "folder of the saved cases",
 }

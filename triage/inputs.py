@@ -71,7 +71,15 @@ def find_job(job_id: str, nodes: str | None, flags: Mapping[str, str | None], *,
 
 
 def options(
-    command: str, found: Found, *, poke: bool, run_s: float | None, looks: int = 2, carry: str | None = None, say: Say
+    command: str,
+    found: Found,
+    *,
+    poke: bool,
+    run_s: float | None,
+    looks: int = 2,
+    carry: str | None = None,
+    sudo: bool = False,
+    say: Say,
 ) -> Options:
     """The options of a live run from flags, environment, files and the inventory."""
     settings, access = found.settings, found.access
@@ -83,12 +91,13 @@ def options(
     usual = [os.path.expanduser(path) for path in USUAL_HOSTS]
     ownfiles.ahead(there=[*keys, *(map(os.path.expanduser, hosts) if hosts else usual)])
     slow: list[str] = []
-    transport: dict[str, Any] = {
-        "key": _answering(keys, slow),
-        "known_hosts": _answering([os.path.expanduser(path) for path in hosts], slow)
-        if hosts
-        else _answering(usual, slow, there=True),
-    }
+    transport: dict[str, Any] = {"key": _answering(keys, slow)}
+    if hosts:
+        transport["known_hosts"] = _answering([os.path.expanduser(path) for path in hosts], slow)
+    else:
+        transport["usual_known_hosts"] = _answering(usual, slow, there=True)
+    if config_file := settings.value("ssh_config") or access.config:
+        transport["config"] = config_file
     warnings = list(settings.warnings)
     if slow:
         warnings.append(
@@ -110,7 +119,8 @@ def options(
         looks=looks,
         run_s=run_s,
         warnings=tuple(warnings),
-        again=_again(command, found, looks, carry),
+        sudo=sudo,
+        again=_again(command, found, looks, carry, sudo),
         say=say,
     )
 
@@ -132,7 +142,7 @@ def _answering(paths: Sequence[str], slow: list[str], there: bool = False) -> li
     return found
 
 
-def _again(command: str, found: Found, looks: int, carry: str | None = None) -> str:
+def _again(command: str, found: Found, looks: int, carry: str | None = None, sudo: bool = False) -> str:
     """The line that repeats a run: what came by a flag is repeated; what comes from files or the environment is there."""
     words = ["triage", command, found.job.id]
     for name, setting in found.settings.settings.items():
@@ -140,6 +150,7 @@ def _again(command: str, found: Found, looks: int, carry: str | None = None) -> 
             words += [setting.origin, setting.value]
     words += ["--nodes", found.nodes] if found.nodes else []
     words += ["--carry-py-spy", carry] if carry else []
+    words += ["--sudo"] if sudo else []
     return shlex.join(words + (["--looks", str(looks)] if looks != 2 else []))
 
 

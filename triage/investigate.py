@@ -29,8 +29,10 @@ from triage.facts.pace import job_change
 from triage.facts.ranktable import rank_sets
 from triage.model import Job, Report, Sample
 from triage.readers.shapes import checked
+from triage.schedulers.hostlist import fold
 from triage.tree.load import limits_of
 from triage.tree.walk import Request
+from triage.unread import unread
 
 # DESIGN section 5. The run's own limit cuts each of them.
 CONNECT_S, LOOK_A_S, LOOK_B_S, COSTLY_S = 10.0, 15.0, 10.0, 20.0
@@ -54,6 +56,7 @@ class Options:
     profile: str = ""  # the profile's text
     playbooks: Mapping[str, str] = field(default_factory=dict)  # instead of those that ship
     poke: bool = True
+    sudo: bool = False  # read as root where `sudo -n` lets us
     carry: Program | None = None  # the operator's py-spy, for suspects of its machine
     looks: int = 2  # 1: no window and no second look
     run_s: float | None = None
@@ -208,17 +211,22 @@ def live(job: Job, options: Options) -> Result:
     from triage.transports import base, payload
 
     say = options.say
-    transport = base.load(options.transport, options.transport_options)  # a missing key leaves no case behind
+    # A missing key leaves no case behind.
+    transport = base.load(options.transport, {**options.transport_options, "nodes": job.nodes, "job": job.id})
     run = _Run(job, options)
     for line in getattr(transport, "silent", ()):
         run.warn(f"{line}: going on without it")
+    for why, names in getattr(transport, "choices", {}).items():
+        run.warn(f"{fold(names)}: by the ssh binary, since {why}")
     load = payload.build(run.probes, deadline_s=run.limit + 5.0)
 
     def progress(step: Progress) -> None:
         if step.done == step.of and step.step in LOOKS:
             say(f"{LOOKS[step.step]} done")
 
-    fleet = Fleet(job.nodes, transport, load, on_sample=run.keep, on_progress=progress)
+    fleet = Fleet(
+        job.nodes, transport, load, command=payload.command(options.sudo), on_sample=run.keep, on_progress=progress
+    )
     try:
         _gather(run, fleet)
         outcome, case = _walk_on(run, fleet)
@@ -253,16 +261,18 @@ def _gather(run: _Run, fleet: Any) -> None:
     answered = {s.node for s in run.samples if s.probe == "contact" and s.status == "ok"}
     since = time.monotonic()
     path, started = run.job.log, run.job.attempt.started
-    unread = ownlog.readable(path)
-    stood_still = unread is not None and unread.status == "timeout"
-    if unread is not None and path:
-        run.keep(unread)
-    if stood_still and unread is not None:
-        say(f"the job log {unread.notes[0]}: shared storage may be stuck")
-    fleet.look("A", _args(run, CHEAP_A, with_log=unread is not None and not stood_still), min(LOOK_A_S, run.left()))
-    if unread is None:
+    own_log = ownlog.readable(path)
+    stood_still = own_log is not None and own_log.status == "timeout"
+    if own_log is not None and path:
+        run.keep(own_log)
+    if stood_still and own_log is not None:
+        say(f"the job log {own_log.notes[0]}: shared storage may be stuck")
+    fleet.look("A", _args(run, CHEAP_A, with_log=own_log is not None and not stood_still), min(LOOK_A_S, run.left()))
+    if own_log is None:
         run.keep(ownlog.read(path, "A", started))
     run.phase("look_a", since)
+    for line in unread(run.samples, run.options.sudo):
+        run.warn(line)
     evidence = run.evidence()
     _refuse_two_jobs(evidence)
     change = evidence.derive(job_change)

@@ -30,8 +30,8 @@ def host_key():
 class Behaviour(paramiko.ServerInterface):
     """A server that does all that it is asked, or hangs for ever in one step of it."""
 
-    def __init__(self, hangs_in, release, env=None):
-        self.hangs_in, self.release, self.env = hangs_in, release, env
+    def __init__(self, hangs_in, release, env=None, shell=("/bin/sh", "-c")):
+        self.hangs_in, self.release, self.env, self.shell = hangs_in, release, env, shell
         self.user = ""
 
     def _maybe_hang(self, step):
@@ -69,7 +69,7 @@ class Behaviour(paramiko.ServerInterface):
     def _really(self, channel, command):
         """Run the command: standard input follows the channel, the channel ends with the command."""
         child = subprocess.Popen(
-            ["/bin/sh", "-c", command],
+            [*self.shell, command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -119,7 +119,7 @@ class Server:
 
     def __init__(self, hangs_in="", key=None, env=None):
         self.release = threading.Event()
-        self.hangs_in, self.env = hangs_in, env
+        self.hangs_in, self.env, self.shell = hangs_in, env, ("/bin/sh", "-c")
         self.key = key or host_key()
         self.held = []
         self.socket = socket.socket()
@@ -128,7 +128,11 @@ class Server:
         if hangs_in == "tcp":
             # A queue of one that is full: the kernel drops what else knocks, as a dead machine would.
             self.socket.listen(0)
-            self.held.append(socket.create_connection(("127.0.0.1", self.port)))
+            for _ in range(4):
+                knocking = socket.socket()
+                knocking.setblocking(False)
+                knocking.connect_ex(("127.0.0.1", self.port))
+                self.held.append(knocking)
             return
         self.socket.listen(200)
         threading.Thread(target=self._accept, daemon=True).start()
@@ -175,7 +179,7 @@ class Server:
             transport = paramiko.Transport(sock)
             transport.add_server_key(self.key)
             self.held.append(transport)
-            transport.start_server(server=Behaviour(self.hangs_in, self.release, self.env))
+            transport.start_server(server=Behaviour(self.hangs_in, self.release, self.env, self.shell))
 
 
 def main():

@@ -163,7 +163,7 @@ def test_noise_before_the_first_line_is_no_answer_even_without_a_newline(fleet_o
 
 
 def test_no_python_on_the_node_is_said_in_words(fleet_of):
-    fleet = fleet_of(locals_of(1), command=f"PATH=/nowhere; {payload.COMMAND}".replace("exec /bin/sh", "/bin/sh"))
+    fleet = fleet_of(locals_of(1), command=f"PATH=/nowhere; {payload.COMMAND}".replace("/usr/bin/python3 ", ""))
     (contact,) = fleet.open(5.0)
     assert contact.status == "error"
     assert "no Python 3 on this node exit 127" in contact.data["error"]

@@ -28,10 +28,13 @@ def frozen_job(
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
     profile: ProfileOption = None,
-    transport: Annotated[Optional[str], typer.Option("--transport", help="How to reach nodes: ssh or local.")] = None,
+    transport: Annotated[
+        Optional[str], typer.Option("--transport", help="How to reach nodes: ssh, openssh, srun, local.")
+    ] = None,
     user: Annotated[Optional[str], typer.Option("--user", help="User name on the nodes.")] = None,
     key: Annotated[Optional[str], typer.Option("--key", help="Private key file.")] = None,
     known_hosts: Annotated[Optional[str], typer.Option("--known-hosts", help="known_hosts file.")] = None,
+    sudo: Annotated[bool, typer.Option("--sudo", help="Read as root where `sudo -n` lets us; never asks.")] = False,
     state_dir: StateOption = None,
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds for the whole run; 0 = 60, or 120 above 128 nodes.")
@@ -59,7 +62,14 @@ def frozen_job(
 
     found = find_job(jobid, nodes, flags, warn=say)
     chosen = options(
-        "frozen-job", found, poke=not no_poke, run_s=timeout or None, looks=looks, carry=carry_py_spy, say=say
+        "frozen-job",
+        found,
+        poke=not no_poke,
+        run_s=timeout or None,
+        looks=looks,
+        carry=carry_py_spy,
+        sudo=sudo,
+        say=say,
     )
     answer(investigate.live(found.job, chosen), output, color, explain, plot)
 

@@ -189,7 +189,7 @@ class Cluster:
                 f" fabric: [{quoted(host.fabric)}]}}"
             )
         key, known = (quoted(str(self.folder / "operator" / name)) for name in ("id_ed25519", "known_hosts"))
-        lines.append(f"ssh: {{key: {key}, known_hosts: {known}}}")
+        lines.append(f"ssh: {{key: {key}, known_hosts: {known}, config: none}}")
         return "\n".join(lines) + "\n"
 
     # ------------------------------------------------------------ what the drill itself sees

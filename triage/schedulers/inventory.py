@@ -35,10 +35,11 @@ AHEAD_S = 300.0
 
 @dataclass(frozen=True)
 class Access:
-    """How the inventory says to reach the nodes: key files and known_hosts files, "" = the user's own."""
+    """How the inventory says to reach the nodes: key files, known_hosts files, ssh_config; without, the user's own."""
 
     keys: tuple[str, ...] = ()
     known_hosts: tuple[str, ...] = ()
+    config: str = ""  # "none" = read none
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,12 @@ def parse(text: str, origin: str, now: float | None = None) -> Inventory:
         jobs[str(key)] = _job(str(key), _mapping(value, f"{origin}: job {key}", _JOB_KEYS), hosts, origin)
     if not jobs:
         raise ConfigError(f"{origin}: no jobs in it; see `man triage-frozen-job`, INVENTORY")
-    ssh = _mapping(top.get("ssh") or {}, f"{origin}: ssh", {"key", "known_hosts"})
+    ssh = _mapping(top.get("ssh") or {}, f"{origin}: ssh", {"key", "known_hosts", "config"})
     mistakes = {name: why for name, job in jobs.items() if (why := _contradiction(job, f"{origin}: job {name}", now))}
     notes = {name: told for name, job in jobs.items() if (told := _missing(job, f"{origin}: job {name}"))}
-    access = Access(_texts(ssh.get("key"), origin), _texts(ssh.get("known_hosts"), origin))
+    access = Access(
+        _texts(ssh.get("key"), origin), _texts(ssh.get("known_hosts"), origin), str(ssh.get("config") or "")
+    )
     return Inventory(jobs, access, origin, mistakes, notes)
 
 

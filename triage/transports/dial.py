@@ -11,9 +11,20 @@ import queue
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from triage.transports.base import left, plain
+
+
+class Wire(Protocol):
+    """What an SSH connection runs over: a socket, or a channel of a jump host with a socket's manners."""
+
+    def settimeout(self, seconds: float | None) -> None: ...
+    def recv(self, most: int, flags: int = 0) -> bytes: ...
+    def send(self, data: bytes) -> int: ...
+    def shutdown(self, how: int) -> None: ...
+    def close(self) -> None: ...
+
 
 MAX_BANNER = 8 << 10  # bytes before and with the SSH- line
 
@@ -61,7 +72,7 @@ def dial(targets: list[tuple[int, Any]], until: float) -> socket.socket:
     raise error
 
 
-def await_banner(sock: socket.socket, until: float) -> str:
+def await_banner(sock: Wire, until: float) -> str:
     """Wait for the server's `SSH-2.0-...` line and leave it unread for paramiko; lines before it are taken away.
 
     Done here, and not in paramiko's thread, so that a silent server costs neither a handshake's place nor a thread,
@@ -89,6 +100,6 @@ def await_banner(sock: socket.socket, until: float) -> str:
             raise TimeoutError("no SSH banner")
 
 
-def shut(sock: socket.socket) -> None:
+def shut(sock: Wire) -> None:
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

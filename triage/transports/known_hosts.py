@@ -5,7 +5,7 @@
     gpu*,!gpu099 ssh-ed25519 AAAA...               wildcards and negation
     |1|<salt>|<hash> ssh-ed25519 AAAA...           a hashed name (HMAC-SHA1 of the name)
     @revoked gpu007 ssh-ed25519 AAAA...            never accept this key
-    @cert-authority *.cluster ssh-ed25519 AAAA...  read, told, not used: host certificates are not verified here
+    @cert-authority *.cluster ssh-ed25519 AAAA...  told: host certificates are left to the ssh binary (openssh.py)
 
 paramiko's own reader is quadratic, knows no wildcards, and one @-line makes it fail (notes/fanout-and-schedulers.md
 1.3 and 2). Checking a key looks at the entries that hold this very key first, so a thousand hashed names cost one
@@ -118,6 +118,12 @@ class KnownHosts:
             if types:
                 return types
         return []
+
+    def only_authority(self, host: str, port: int, address: str) -> Entry | None:
+        """The @cert-authority line of a host that no plain line knows: its key can only be judged by its certificate."""
+        names = _identities(host, port, address)
+        authority = self._authority([*names, *_portless(host, port, address)])
+        return authority if authority and not any(self._entries(name) for name in names) else None
 
     def check(self, host: str, port: int, address: str, key_type: str, key: bytes) -> Answer:
         """Judge a key offered by `host` (its name in the job), which we reached at `address`:`port`.

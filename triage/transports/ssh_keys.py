@@ -7,10 +7,13 @@ after 2 s; files are only touched by children (ownfiles.py).
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import copy
 import io
 import os
 import queue
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from triage import ownfiles
 from triage.errors import ConfigError
+from triage.transports.base import plain
 
 T = TypeVar("T")
 
@@ -48,37 +52,94 @@ class Identities:
     problems: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)  # files, and the agent, that did not answer
     words: str = "no key"  # "key ~/.ssh/id_ed25519", "2 keys of the agent": for the message of a refused login
+    hardware: list[str] = field(default_factory=list)  # files of keys on a security key, which only ssh itself can use
 
     @classmethod
-    def load(cls, files: Sequence[str], agent: bool = True) -> Identities:
-        """Named files only if there are any; else the agent's keys and the usual files. ConfigError if none works."""
+    def load(
+        cls,
+        files: Sequence[str],
+        agent: bool | str = True,
+        *,
+        strict: bool = True,
+        certificates: Sequence[str] = (),
+        only_named: bool = False,
+    ) -> Identities:
+        """The keys of these files; without any, the agent's and the usual files. ConfigError if none works.
+
+        agent         False: no agent; a path: the agent at that socket, which is asked as well (IdentityAgent)
+        strict        the files were named on purpose: each must work, and the agent only unlocks them
+        certificates  more files of certificates for these keys (CertificateFile)
+        only_named    of the agent only keys whose file is named (IdentitiesOnly)
+        """
         found = cls()
+        strict = strict and bool(files)
         wanted = list(files) or [os.path.expanduser(p) for p in DEFAULT_FILES]
-        ownfiles.ahead(read=wanted)  # all at once: one after the other would cost a dead home three times
-        held = _agent_keys(found) if agent else []
+        ownfiles.ahead(
+            read=[*wanted, *certificates]
+        )  # all at once: one after the other would cost a dead home three times
+        held = _agent_keys(found, agent if isinstance(agent, str) else "") if agent else []
         for path in wanted:
-            try:
-                key = _from_file(path, held)
-            except FileNotFoundError:
-                if files:
-                    raise ConfigError(f"SSH key {path}: no such file") from None
-            except ownfiles.TooSlow as exc:
-                found.silent += [] if exc.below else [f"SSH key {exc}"]
-                found.problems.append(f"SSH key {exc}")
-            except ConfigError as exc:
-                if files:
-                    raise
-                found.problems.append(str(exc))
-            else:
-                found.keys.append(key)
-        if not files:
-            found.keys = [*held, *found.keys]
-        if not found.keys:
-            why = f": {found.problems[0]}" if found.problems else ""
-            raise ConfigError(f"no SSH key to log in with{why}. Name one under `ssh: key:`, or ssh-add it to an agent")
-        names = ", ".join(files) if files else f"{len(found.keys)} keys of the agent and ~/.ssh"
-        found.words = f"key {names}" if files else names
+            found._take_file(path, held, strict)
+        if not strict and not only_named:
+            blobs = {key.asbytes() for key in found.keys}
+            others = [key for key in held if key.asbytes() not in blobs]
+            found.keys = [*found.keys, *others] if files else [*others, *found.keys]
+        for path in certificates:
+            found._take_certificate(path)
+        found.words = f"key {', '.join(files)}" if strict else f"{len(found.keys)} keys of the agent and ~/.ssh"
+        if files and not strict:
+            found.words = f"{len(found.keys)} keys of the agent and the ssh_config"
         return found
+
+    def must_work(self) -> None:
+        """ConfigError where there is nothing to log in with."""
+        if not self.keys:
+            why = f": {self.problems[0]}" if self.problems else ""
+            raise ConfigError(f"no SSH key to log in with{why}. Name one under `ssh: key:`, or ssh-add it to an agent")
+
+    def _take_file(self, path: str, held: Sequence[paramiko.PKey], strict: bool) -> None:
+        try:
+            self.keys.append(_from_file(path, held))
+        except FileNotFoundError:
+            if strict:
+                raise ConfigError(f"SSH key {path}: no such file") from None
+        except ownfiles.TooSlow as exc:
+            self.silent += [] if exc.below else [f"SSH key {exc}"]
+            self.problems.append(f"SSH key {exc}")
+        except OnHardware:
+            self.hardware.append(path)
+        except ConfigError as exc:
+            if strict:
+                raise
+            self.problems.append(str(exc))
+
+    def _take_certificate(self, path: str) -> None:
+        """Put the key that this certificate is for in front of all, with it."""
+        try:
+            text = ownfiles.read(path, MAX_KEY).decode("utf-8", "replace")
+            certified = paramiko.pkey.PublicBlob.from_string(" ".join(text.split()[:2])).key_blob
+        except (OSError, ValueError, IndexError) as exc:
+            self.problems.append(f"certificate {path}: {plain(str(exc))}")
+            return
+        for key in list(self.keys):
+            if _is_for(certified, key.asbytes()):
+                with_it = copy.copy(key)
+                with_it.load_certificate(text)
+                self.keys.insert(0, with_it)
+                return
+        self.problems.append(f"certificate {path}: none of the keys is its own")
+
+
+class OnHardware(ConfigError):
+    """A key that lies on a FIDO security key: paramiko cannot use it."""
+
+
+def _is_for(certificate: bytes, key: bytes) -> bool:
+    """Does this certificate hold this public key? After its type and a nonce come the fields of the key."""
+    fields = memoryview(key)[4 + int.from_bytes(key[:4], "big") :]
+    at = 4 + int.from_bytes(certificate[:4], "big")
+    at += 4 + int.from_bytes(certificate[at : at + 4], "big")
+    return bool(fields) and certificate[at : at + len(fields)] == fields
 
 
 def within(seconds: float, action: Callable[[], T]) -> T:
@@ -105,7 +166,7 @@ def _from_file(path: str, held: Sequence[paramiko.PKey]) -> paramiko.PKey:
     """The key of one file; an encrypted one only if the agent holds it (by the .pub file beside it)."""
     try:
         return _parse(ownfiles.read(path, MAX_KEY), path)
-    except (FileNotFoundError, ownfiles.TooSlow):
+    except (FileNotFoundError, ownfiles.TooSlow, OnHardware):
         raise
     except (paramiko.PasswordRequiredException, TypeError) as exc:
         # cryptography says TypeError for a key that needs a passphrase
@@ -122,6 +183,8 @@ def _from_file(path: str, held: Sequence[paramiko.PKey]) -> paramiko.PKey:
 
 def _parse(data: bytes, path: str) -> paramiko.PKey:
     """The key in these bytes, with the certificate beside its file: as paramiko.PKey.from_path, which reads by itself."""
+    if _on_hardware(data):
+        raise OnHardware(f"SSH key {path} lies on a security key, which only the ssh binary can use")
     try:
         loaded: Any = serialization.load_ssh_private_key(data, None)
     except ValueError:
@@ -140,6 +203,16 @@ def _parse(data: bytes, path: str) -> paramiko.PKey:
     return key
 
 
+def _on_hardware(data: bytes) -> bool:
+    """Is this an `sk-` key? Its public half stands readable at the head of the file, also where the rest is encrypted."""
+    body = b"".join(data.split(b"-----")[2].split()) if data.count(b"-----") >= 4 else b""
+    try:
+        head = base64.b64decode(body[:800])
+    except ValueError:
+        return False
+    return head.startswith(b"openssh-key-v1") and (b"sk-ssh-ed25519" in head or b"sk-ecdsa-sha2" in head)
+
+
 def _public_blob(path: str) -> bytes:
     try:
         fields = ownfiles.read(path, MAX_KEY).decode("utf-8", "replace").split()
@@ -148,23 +221,38 @@ def _public_blob(path: str) -> bytes:
         return b""
 
 
-def _agent_keys(found: Identities) -> list[paramiko.PKey]:
-    socket = os.environ.get("SSH_AUTH_SOCK")
+def _agent_keys(found: Identities, where: str = "") -> list[paramiko.PKey]:
+    """The keys of the agent at this socket, or of the usual one."""
+    path = where or os.environ.get("SSH_AUTH_SOCK")
     try:
-        if not socket or not ownfiles.exists(socket):
+        if not path or not ownfiles.exists(path):
             return []
     except ownfiles.TooSlow as exc:
         found.silent.append(f"the SSH agent's {exc}")
         return []
 
     def ask() -> list[Any]:
-        return [_SharedAgentKey(k.agent, k.blob, k.comment) for k in paramiko.Agent().get_keys()]
+        agent: Any = _AgentAt(where) if where else paramiko.Agent()
+        return [_SharedAgentKey(k.agent, k.blob, k.comment) for k in agent.get_keys()]
 
     try:
-        return within(PATIENCE_S, ask)
+        keys = within(PATIENCE_S, ask)
     except TimeoutError:
         found.silent.append(f"the SSH agent does not answer within {PATIENCE_S:g} s")
         found.problems.append(found.silent[-1])
+        return []
     except (OSError, paramiko.SSHException) as exc:
         found.problems.append(f"the SSH agent cannot be used: {exc}")
-    return []
+        return []
+    found.hardware += [f"of the agent ({key.get_name()})" for key in keys if key.get_name().startswith("sk-")]
+    return [key for key in keys if not key.get_name().startswith("sk-")]
+
+
+class _AgentAt(paramiko.agent.AgentSSH):
+    """The agent at a socket that the configuration names; paramiko's own knows the environment's only."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        line.connect(path)
+        self._connect(line)  # type: ignore[attr-defined]
