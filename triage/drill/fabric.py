@@ -15,6 +15,7 @@ would if missing answers were timed.
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 import threading
@@ -31,6 +32,7 @@ TRIES = 7  # NCCL_IB_RETRY_CNT (notes/network.md 4.2)
 RETRIED, GAVE_UP = b"t", b"x"
 HELLO_S = 10.0
 START_S = 20.0
+HEAR_MS = 100
 QUIET_MS = 60  # longer than an acknowledgement is held back
 
 
@@ -184,8 +186,17 @@ class Relay:
 
     def hear_back(self, connection: Connection) -> None:
         """What the other card's relay says of the pieces of a rank of this node."""
+        waiting = select.poll()
+        waiting.register(connection.sink, select.POLLIN)
         try:
-            while words := connection.sink.recv(64):
+            while True:
+                # Never blocked in recv: a socket that a thread still reads is not closed, and goes on sending again.
+                if not waiting.poll(HEAR_MS):
+                    if connection.broken:
+                        return
+                    continue
+                if not (words := connection.sink.recv(64)):
+                    return
                 for at in range(len(words)):
                     if words[at : at + 1] == RETRIED:
                         self.no_answer(connection)
