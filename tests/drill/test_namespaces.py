@@ -82,6 +82,13 @@ def test_nothing_of_it_is_seen_on_the_machine(running: Cluster) -> None:
     )
 
 
+def test_accounts_of_the_machine_that_change_do_not_take_away_the_nodes(running: Cluster) -> None:
+    """An installer replaces /etc/passwd by another file: what is mounted on that file alone would be gone with it."""
+    places = [line.split()[1] for line in asker(running)(0, "cat /proc/self/mounts").splitlines()]
+    assert "/etc" in places and not [place for place in places if place.startswith("/etc/passwd")]
+    assert running.plan.user in asker(running)(0, "tail -n 1 /etc/passwd")
+
+
 def test_the_log_of_the_machine_is_not_the_nodes_and_its_own_is(running: Cluster) -> None:
     ask = asker(running)
     assert running.plan.nodes[1] in ask(1, "tail -n 1 /var/log/kern.log")

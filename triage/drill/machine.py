@@ -93,14 +93,15 @@ class Machine:
         devices = self.sysfs / "devices" / f"pci{FABRIC_CARD.pci[:7]}:00" / FABRIC_CARD.pci / "infiniband"
         devices.mkdir(parents=True)
         mount("--bind", str(devices), "/sys/class/infiniband")
-        files = {
-            "boot_id": (boot_id(self.config["seed"], self.config["node"]) + "\n", "/proc/sys/kernel/random/boot_id"),
-            "hosts": ("".join(f"{at} {name}\n" for at, name in [["127.0.0.1", "localhost"], *self.lab["hosts"]]), "/etc/hosts"),
-            "passwd": (Path("/etc/passwd").read_text() + f"{self.config['user']}:x:0:0::/root:/bin/sh\n", "/etc/passwd"),
-        }  # fmt: skip
-        for name, (text, where) in files.items():
-            (made / name).write_text(text)
-            mount("--bind", str(made / name), where)
+        (made / "boot_id").write_text(boot_id(self.config["seed"], self.config["node"]) + "\n")
+        mount("--bind", str(made / "boot_id"), "/proc/sys/kernel/random/boot_id")
+        # Over the whole of /etc: a file that is bound alone is gone when this machine's own is replaced.
+        etc = made / "etc"
+        etc.mkdir()
+        hosts = [["127.0.0.1", "localhost"], *self.lab["hosts"]]
+        (etc / "hosts").write_text("".join(f"{at} {name}\n" for at, name in hosts))
+        (etc / "passwd").write_text(Path("/etc/passwd").read_text() + f"{self.config['user']}:x:0:0::/root:/bin/sh\n")
+        mount("-t", "overlay", "overlay", "-o", f"lowerdir={etc}:/etc", "/etc")
         for tool in ("journalctl", "dmesg"):
             if found := shutil.which(tool):
                 mount("--bind", "/dev/null", os.path.realpath(found))
