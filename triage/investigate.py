@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import time
@@ -17,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from triage import __version__, asking, forward, ownfiles, ownlog
+from triage import __version__, asking, forward, incidents, ownfiles, ownlog
+from triage import memory as remembered
 from triage.carry import NAME, Program
-from triage.case import CaseFile, CaseWriter, new_id
+from triage.case import CaseFile, CaseWriter, NoCase, new_id
 from triage.conclude import Outcome, conclude, load_playbooks, playbooks_of, thresholds
 from triage.cost.profile import load_profile
 from triage.errors import ConfigError, UsageError
@@ -62,6 +64,9 @@ class Options:
     run_s: float | None = None
     warnings: tuple[str, ...] = ()
     again: str = ""  # the command line that looks again
+    costly: bool = True  # may a question ask for a costly probe?
+    remember: bool = True  # continue the record of incidents, and be continued by the next run
+    keep_case: bool = True  # False: a round of a watch, of which nothing is kept
     say: Callable[[str], None] = lambda line: None
 
 
@@ -115,13 +120,44 @@ class _Run:
         self.warnings = list(options.warnings)
         self.books = dict(options.playbooks) or shipped_playbooks()
         self.probes = probe_names()
+        self.me = incidents.who(job)
+        self.memory: dict[str, Any] = {}
         self.case_id = new_id(job.id, time.time())
         # Playbooks and profile are checked before anything is written or asked.
         own = limits_of(playbooks_of(self._case(), self.probes), thresholds(options.profile))
         self.limits = {**shipped_limits(self.probes), **own}
         load_profile(self.books.get("costs", ""), options.profile or None)
-        self.writer = CaseWriter(self._folder())
+        self.memory = self._recall()
+        self.writer = CaseWriter(self._folder()) if options.keep_case else NoCase()
         self.save(complete=False)
+
+    def _recall(self) -> dict[str, Any]:
+        """What earlier runs left of this job; without it the run goes on as the first one."""
+        if not self.options.remember:
+            return {}
+        try:
+            ownfiles.exists(self.options.state_dir)  # begun when the command was read
+            got = incidents.recall(self.options.state_dir, self.me, time.time())
+        except (OSError, incidents.Unavailable) as why:
+            self.warn(f"earlier looks at this job are not known: {why}")
+            return {}
+        if got.warning:
+            self.warn(got.warning)
+        return dict(got.value)
+
+    def remember(self, report: Report) -> None:
+        """Leave this look to the next run."""
+        look = remembered.look_of(report, self.options.command)
+        if not self.options.remember or not look:
+            return
+        changed = report.since_last is None or bool(report.since_last.changes)
+        try:
+            got = incidents.record(self.options.state_dir, self.me, look, self.options.command != "watch" or changed)
+        except incidents.Unavailable as why:
+            self.options.say(f"the next run will not know of this look: {why}")
+            return
+        if got.warning:
+            self.options.say(got.warning)
 
     def _folder(self) -> Path:
         base = self.options.state_dir
@@ -190,6 +226,7 @@ class _Run:
             transport=self.options.transport,
             warnings=tuple(self.warnings),
             again=self.options.again,
+            memory=self.memory,
             tool_version=__version__,
             complete=complete,
             samples=tuple(self.samples),
@@ -234,16 +271,18 @@ def live(job: Job, options: Options) -> Result:
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C shall not cost the case
         run.save(complete=False)  # what was seen can still be replayed
-        say(f"case {run.writer.folder} (not complete)")
+        if run.options.keep_case:
+            say(f"case {run.writer.folder} (not complete)")
         raise
     finally:
         fleet.close()
         run.writer.close()
     assert outcome.report is not None
     run.save(complete=True, outcome=outcome, case=case)
+    run.remember(outcome.report)
     if run.writer.trouble:
         say(run.writer.trouble)
-    return Result(outcome.report, case, "" if run.writer.stalled else str(run.writer.folder))
+    return Result(outcome.report, case, "" if run.writer.stalled or not options.keep_case else str(run.writer.folder))
 
 
 def _gather(run: _Run, fleet: Any) -> None:
@@ -358,7 +397,7 @@ def _walk_on(run: _Run, fleet: Any) -> tuple[Outcome, CaseFile]:
     """Walk; gather what a question asks for; walk again."""
     while True:
         run.look_after_case()
-        can_ask = run.left() > 1.0
+        can_ask = run.left() > 1.0 and run.options.costly
         case = run._case(complete=True)
         outcome = conclude(case, probes=run.probes, can_ask=can_ask, defaults=run.limits)
         if outcome.request is None:
@@ -418,6 +457,9 @@ def _may_poke(run: _Run, outcome: Outcome) -> bool:
         return False
     onset = outcome.facts["progress.onset"].value
     began = round(onset[0]) if isinstance(onset, list) and onset else 0
+    if run.options.remember:
+        with contextlib.suppress(incidents.Unavailable):
+            return incidents.claim_poke(run.options.state_dir, run.me, began or None, time.time()).value is True
     restart = outcome.facts["job.attempt"].value or 0
     cases = run.writer.folder.parent
     base = cases.parent if cases.name == "cases" else cases  # a private folder is of this run alone
@@ -446,7 +488,7 @@ def replay(case: CaseFile, *, playbooks: Mapping[str, str] | None = None, until:
 
 def explain(job: Job, samples: list[Sample], observed: float, options: Options) -> Result:
     """Conclude from evidence that somebody collected; saved as a case like any other run."""
-    run = _Run(job, options)
+    run = _Run(job, replace(options, remember=False))
     for sample in samples:
         run.keep(sample)
     run.writer.close()
