@@ -194,7 +194,7 @@ class Fleet:
 def run_of(w, tmp_path):
     return SimpleNamespace(
         asked=[], pokes=0, job=w.job, evidence=w.evidence, left=lambda: 30.0,
-        options=SimpleNamespace(poke=True, say=lambda line: None),
+        options=SimpleNamespace(poke=True, remember=False, say=lambda line: None),
         writer=SimpleNamespace(folder=tmp_path / "cases" / "one"),
     )  # fmt: skip
 
