@@ -139,7 +139,7 @@ def _ask(state_dir: str, work: Callable[[sqlite3.Connection], Any], *, write: bo
         return json.dumps({"value": value, "warning": warning}).encode()[:LIMIT]
 
     try:
-        answer = json.loads(ownfiles.compute(attempt, state_dir))
+        answer = json.loads(ownfiles.compute(attempt, path))
         return Answer(answer["value"], memory.words(answer["warning"], 300))
     except ownfiles.TooSlow as error:
         raise Unavailable(f"{error}: shared storage may be stuck") from None

@@ -459,7 +459,9 @@ def _may_poke(run: _Run, outcome: Outcome) -> bool:
     began = round(onset[0]) if isinstance(onset, list) and onset else 0
     if run.options.remember:
         with contextlib.suppress(incidents.Unavailable):
-            return incidents.claim_poke(run.options.state_dir, run.me, began or None, time.time()).value is True
+            if incidents.claim_poke(run.options.state_dir, run.me, began or None, time.time()).value is not True:
+                return False
+    # The mark beside the record stands for it where it cannot be used, now or at the next run.
     restart = outcome.facts["job.attempt"].value or 0
     cases = run.writer.folder.parent
     base = cases.parent if cases.name == "cases" else cases  # a private folder is of this run alone

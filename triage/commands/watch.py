@@ -72,7 +72,7 @@ def watch(
         end = watching.watch(look, emit, clock, every_s=every_s, until=until.value, rounds=rounds)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        say(f"interrupted after {made} round{'' if made == 1 else 's'}; the record of {jobid} is kept")
+        say(f"{jobid}: interrupted after {made} round{'' if made == 1 else 's'}; what was seen is in the record")
         raise typer.Exit(130) from None
     say(f"{end.why}; see it whole: triage frozen-job {jobid}")
     raise typer.Exit(end.exit_code)
