@@ -127,18 +127,26 @@ class _Run:
         own = limits_of(playbooks_of(self._case(), self.probes), thresholds(options.profile))
         self.limits = {**shipped_limits(self.probes), **own}
         load_profile(self.books.get("costs", ""), options.profile or None)
+        self.stuck = self._state_stuck()
         self.memory = self._recall()
         self.writer = CaseWriter(self._folder()) if options.keep_case else NoCase()
         self.save(complete=False)
 
-    def _recall(self) -> dict[str, Any]:
-        """What earlier runs left of this job; without it the run goes on as the first one."""
-        if not self.options.remember:
-            return {}
+    def _state_stuck(self) -> str:
+        """Why the state folder cannot be asked anything; "" = it answers."""
         try:
             ownfiles.exists(self.options.state_dir)  # begun when the command was read
+        except ownfiles.TooSlow as error:
+            return str(error)
+        return ""
+
+    def _recall(self) -> dict[str, Any]:
+        """What earlier runs left of this job; without it the run goes on as the first one."""
+        if not self.options.remember or self.stuck:  # `_folder` tells the latter
+            return {}
+        try:
             got = incidents.recall(self.options.state_dir, self.me, time.time())
-        except (OSError, incidents.Unavailable) as why:
+        except incidents.Unavailable as why:
             self.warn(f"earlier looks at this job are not known: {why}")
             return {}
         if got.warning:
@@ -149,6 +157,9 @@ class _Run:
         """Leave this look to the next run."""
         look = remembered.look_of(report, self.options.command)
         if not self.options.remember or not look:
+            return
+        if self.stuck or self.writer.stalled:
+            self.options.say("the next run will not know of this look: the state folder does not answer")
             return
         changed = report.since_last is None or bool(report.since_last.changes)
         try:
@@ -161,8 +172,10 @@ class _Run:
 
     def _folder(self) -> Path:
         base = self.options.state_dir
+        if self.stuck:
+            why = f"{self.stuck}: shared storage may be stuck"
+            return self._elsewhere(why) or Path(base or "/", "cases", self.case_id)
         try:
-            ownfiles.exists(base)  # begun when the command was read
             if base and ownfiles.writable_folder(str(Path(base, "cases"))):
                 return Path(base, "cases", self.case_id)
             why = f"the state folder {base or '(none)'} is not writable"
