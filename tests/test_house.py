@@ -26,7 +26,7 @@ PURE_FILES = (
 OUTSIDE = {"socket", "subprocess", "paramiko", "rich", "time", "threading", "asyncio", "requests", "random", "os"}
 # A room may import those below it (DESIGN section 3).
 ORDER = {
-    "model": 0, "errors": 0, "ownfiles": 1, "scribe": 2, "memory": 1, "incidents": 4, "probes": 1, "playbooks": 1, "readers": 2, "facts": 3, "schedulers": 3,
+    "model": 0, "errors": 0, "ownfiles": 1, "scribe": 2, "memory": 1, "incidents": 4, "ledger": 5, "probes": 1, "playbooks": 1, "readers": 2, "facts": 3, "schedulers": 3,
     "transports": 3, "tree": 4, "cost": 4, "case": 4, "carry": 4, "ownlog": 4, "gather": 5, "asking": 5, "forward": 5, "unread": 5, "schema": 5, "narrate": 5, "billing": 5, "recalled": 5, "conclude": 6,
     "render": 6, "investigate": 7, "config": 7, "drill": 7, "inputs": 8, "watch": 8, "handover": 8, "checkup": 8, "picture": 9, "pricing": 10, "commands": 11, "cli": 12, "__main__": 13,
 }  # fmt: skip

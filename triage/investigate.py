@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import time
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from triage import __version__, asking, forward, incidents, ownfiles, ownlog
-from triage import memory as remembered
 from triage.carry import NAME, Program
 from triage.case import CaseFile, CaseWriter, NoCase, new_id
 from triage.conclude import Outcome, conclude, load_playbooks, playbooks_of, thresholds
@@ -29,6 +27,7 @@ from triage.facts.claims import records_of
 from triage.facts.evidence import Evidence
 from triage.facts.pace import job_change
 from triage.facts.ranktable import rank_sets
+from triage.ledger import Ledger
 from triage.model import Job, Report, Sample
 from triage.readers.shapes import checked
 from triage.schedulers.hostlist import fold
@@ -120,7 +119,6 @@ class _Run:
         self.warnings = list(options.warnings)
         self.books = dict(options.playbooks) or shipped_playbooks()
         self.probes = probe_names()
-        self.me = incidents.who(job)
         self.memory: dict[str, Any] = {}
         self.case_id = new_id(job.id, time.time())
         # Playbooks and profile are checked before anything is written or asked.
@@ -128,7 +126,9 @@ class _Run:
         self.limits = {**shipped_limits(self.probes), **own}
         load_profile(self.books.get("costs", ""), options.profile or None)
         self.stuck = self._state_stuck()
-        self.memory = self._recall()
+        # `_folder` tells of a state folder that is stuck.
+        self.ledger = Ledger(options.state_dir if options.remember else "", incidents.who(job), self.stuck)
+        self.memory = self.ledger.recall(self.warn)
         self.writer = CaseWriter(self._folder()) if options.keep_case else NoCase()
         self.save(complete=False)
 
@@ -139,36 +139,6 @@ class _Run:
         except ownfiles.TooSlow as error:
             return str(error)
         return ""
-
-    def _recall(self) -> dict[str, Any]:
-        """What earlier runs left of this job; without it the run goes on as the first one."""
-        if not self.options.remember or self.stuck:  # `_folder` tells the latter
-            return {}
-        try:
-            got = incidents.recall(self.options.state_dir, self.me, time.time())
-        except incidents.Unavailable as why:
-            self.warn(f"earlier looks at this job are not known: {why}")
-            return {}
-        if got.warning:
-            self.warn(got.warning)
-        return dict(got.value)
-
-    def remember(self, report: Report) -> None:
-        """Leave this look to the next run."""
-        look = remembered.look_of(report, self.options.command)
-        if not self.options.remember or not look:
-            return
-        if self.stuck or self.writer.stalled:
-            self.options.say("the next run will not know of this look: the state folder does not answer")
-            return
-        changed = report.since_last is None or bool(report.since_last.changes)
-        try:
-            got = incidents.record(self.options.state_dir, self.me, look, self.options.command != "watch" or changed)
-        except incidents.Unavailable as why:
-            self.options.say(f"the next run will not know of this look: {why}")
-            return
-        if got.warning:
-            self.options.say(got.warning)
 
     def _folder(self) -> Path:
         base = self.options.state_dir
@@ -292,7 +262,7 @@ def live(job: Job, options: Options) -> Result:
         run.writer.close()
     assert outcome.report is not None
     run.save(complete=True, outcome=outcome, case=case)
-    run.remember(outcome.report)
+    run.ledger.keep(outcome.report, options.command, run.writer.stalled, say)
     if run.writer.trouble:
         say(run.writer.trouble)
     return Result(outcome.report, case, "" if run.writer.stalled or not options.keep_case else str(run.writer.folder))
@@ -470,10 +440,8 @@ def _may_poke(run: _Run, outcome: Outcome) -> bool:
         return False
     onset = outcome.facts["progress.onset"].value
     began = round(onset[0]) if isinstance(onset, list) and onset else 0
-    if run.options.remember:
-        with contextlib.suppress(incidents.Unavailable):
-            if incidents.claim_poke(run.options.state_dir, run.me, began or None, time.time()).value is not True:
-                return False
+    if not run.ledger.may_poke(began or None):
+        return False
     # The mark beside the record stands for it where it cannot be used, now or at the next run.
     restart = outcome.facts["job.attempt"].value or 0
     cases = run.writer.folder.parent
