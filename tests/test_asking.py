@@ -10,6 +10,8 @@ from facts.written_evidence import World
 
 from triage import investigate
 from triage.asking import ASKED, MOST_TARGETS, plan, spread, whom
+from triage.incidents import Who
+from triage.ledger import Ledger
 from triage.model import Fact, Node, Part, Sample
 from triage.readers.shapes import checked
 from triage.tree.walk import Request
@@ -194,7 +196,7 @@ class Fleet:
 def run_of(w, tmp_path):
     return SimpleNamespace(
         asked=[], pokes=0, job=w.job, evidence=w.evidence, left=lambda: 30.0,
-        options=SimpleNamespace(poke=True, say=lambda line: None),
+        options=SimpleNamespace(poke=True, say=lambda line: None), ledger=Ledger("", Who("", "", "")),
         writer=SimpleNamespace(folder=tmp_path / "cases" / "one"),
     )  # fmt: skip
 

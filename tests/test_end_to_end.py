@@ -88,7 +88,7 @@ def test_the_same_incident_is_not_poked_twice_and_text_replays_byte_for_byte(fro
     assert done.returncode == 10, done.stderr
     assert f"rank {rank} " in done.stdout.splitlines()[0]
     assert "DEADLINE" in done.stdout.splitlines()[2]
-    assert "fresh dump" not in done.stderr
+    assert "fresh dump" not in done.stderr, done.stderr
     assert replay(state, "--explain").stdout == done.stdout
 
 
@@ -152,3 +152,55 @@ def test_an_unwritable_state_folder_does_not_stop_a_diagnosis(frozen, tmp_path):
     assert done.returncode == 10
     assert "not writable" in done.stdout
     assert [c["rank"] for c in json.loads(done.stdout)["culprits"]] == [rank]
+
+
+def test_a_second_look_says_what_changed_and_the_case_replays_with_what_was_remembered(frozen, state):
+    cluster, _ = frozen
+    done = run(*command(cluster, state, "--output", "json"))
+    report = json.loads(done.stdout)
+    jsonschema.validate(report, schema())
+    since = report["since_last"]
+    assert since["looks"] >= 2 and since["case"] and since["incident_onset"]
+    assert not [c for c in since["changes"] if c["what"] in ("verdict", "culprits", "state")]
+    assert any("asked for a fresh dump once" in line for line in since["tried"])
+    assert replay(state, "--output", "json").stdout == done.stdout
+    assert "LAST LOOK" in replay(state).stdout
+
+
+def test_slow_job_of_a_frozen_job_goes_over_to_the_other_tree_and_names_the_same_rank(frozen, state):
+    cluster, rank = frozen
+    argv = command(cluster, state, "--output", "json")
+    argv[argv.index("frozen-job")] = "slow-job"
+    done = run(*argv)
+    report = json.loads(done.stdout)
+    assert report["walk"][0]["playbook"] == "slow-job" and report["walk"][1]["playbook"] == "frozen-job"
+    assert [c["rank"] for c in report["culprits"]] == [rank]
+    assert replay(state, "--output", "json").stdout == done.stdout
+
+
+def test_a_watch_pokes_nobody_keeps_no_case_and_ends_with_130_and_a_last_line(frozen, state):
+    cluster, _ = frozen
+    before, cases = cluster.files(), sorted(os.listdir(state / "cases"))
+    argv = command(cluster, state, "--every", "10s", "--output", "ndjson")
+    argv[argv.index("frozen-job")] = "watch"
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    first = json.loads(child.stdout.readline())
+    child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=30)
+    assert child.returncode == 130 and "interrupted after 1 round;" in told
+    assert first["state"] == "frozen" and first["schema_version"] == "triage.watch/1"
+    assert cluster.files() == before and sorted(os.listdir(state / "cases")) == cases
+
+
+def test_the_next_shift_reads_what_happened_and_what_was_ruled_out(frozen, state):
+    cluster, rank = frozen
+    argv = [sys.executable, "-m", "triage", "handover", cluster.job_id, "--state-dir", str(state)]
+    told = run(*argv)
+    assert told.returncode == 0, told.stderr
+    for words in ("HAPPENED", f"rank {rank} ", "RULED OUT", "TRIED", "fresh dump once", "ACT"):
+        assert words in told.stdout
+    assert max(map(len, told.stdout.splitlines())) <= 80
+    document = json.loads(run(*argv, "--output", "json").stdout)
+    assert document["schema_version"] == "triage.handover/1" and document["ruled_out"]
+    assert run(*argv[:-3], "no-such-job", *argv[-2:]).returncode == 20

@@ -11,13 +11,24 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PURE = ("readers", "facts", "tree", "cost")
-PURE_FILES = ("asking.py", "billing.py", "conclude.py", "narrate.py", "model.py", "errors.py", "schema.py", "unread.py")
+PURE_FILES = (
+    "asking.py",
+    "billing.py",
+    "conclude.py",
+    "narrate.py",
+    "model.py",
+    "errors.py",
+    "schema.py",
+    "memory.py",
+    "recalled.py",
+    "unread.py",
+)
 OUTSIDE = {"socket", "subprocess", "paramiko", "rich", "time", "threading", "asyncio", "requests", "random", "os"}
 # A room may import those below it (DESIGN section 3).
 ORDER = {
-    "model": 0, "errors": 0, "ownfiles": 1, "scribe": 2, "probes": 1, "playbooks": 1, "readers": 2, "facts": 3, "schedulers": 3,
-    "transports": 3, "tree": 4, "cost": 4, "case": 4, "carry": 4, "ownlog": 4, "gather": 5, "asking": 5, "forward": 5, "unread": 5, "schema": 5, "narrate": 5, "billing": 5, "conclude": 6,
-    "render": 6, "investigate": 7, "config": 7, "drill": 7, "inputs": 8, "checkup": 8, "picture": 9, "pricing": 10, "commands": 11, "cli": 12, "__main__": 13,
+    "model": 0, "errors": 0, "ownfiles": 1, "scribe": 2, "memory": 1, "incidents": 4, "ledger": 5, "probes": 1, "playbooks": 1, "readers": 2, "facts": 3, "schedulers": 3,
+    "transports": 3, "tree": 4, "cost": 4, "case": 4, "carry": 4, "ownlog": 4, "gather": 5, "asking": 5, "forward": 5, "unread": 5, "schema": 5, "narrate": 5, "billing": 5, "recalled": 5, "conclude": 6,
+    "render": 6, "investigate": 7, "config": 7, "drill": 7, "inputs": 8, "watch": 8, "handover": 8, "checkup": 8, "picture": 9, "pricing": 10, "commands": 11, "cli": 12, "__main__": 13,
 }  # fmt: skip
 
 
@@ -76,6 +87,9 @@ HELPS = [
     [],
     ["frozen-job"],
     ["doctor"],
+    ["slow-job"],
+    ["watch"],
+    ["handover"],
     ["explain"],
     ["replay"],
     ["drill"],

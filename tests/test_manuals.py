@@ -30,7 +30,7 @@ def options(command):
     return found + [name for inner in getattr(command, "commands", {}).values() for name in options(inner)]
 
 
-@pytest.mark.parametrize("name", ["frozen-job", "explain", "replay", "drill", "cost"])
+@pytest.mark.parametrize("name", ["frozen-job", "slow-job", "watch", "handover", "explain", "replay", "drill", "cost"])
 def test_every_option_of_a_command_is_on_its_page(name):
     page = text(f"triage-{name}.1")
     missing = [option for option in options(COMMANDS[name]) if option not in page]

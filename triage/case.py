@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from triage import ownfiles
+from triage import memory, ownfiles
 from triage.errors import ConfigError, UsageError
 from triage.model import Attempt, Fact, Job, Node, Sample
 from triage.readers.shapes import checked
@@ -60,6 +60,7 @@ class CaseFile:
     warnings: tuple[str, ...] = ()
     again: str = ""  # the command line that looks again, "" where there is nothing to look at
     tool_version: str = ""
+    memory: Mapping[str, Any] = field(default_factory=dict)  # what the record of incidents told this run (memory.py)
     complete: bool = True
     samples: tuple[Sample, ...] = ()
     skipped: int = 0  # lines of samples.jsonl that were no samples of this job's nodes
@@ -135,6 +136,29 @@ class CaseWriter:
         self.trouble = self.trouble or f"the case could not {what} {self.folder}: {why}"
 
 
+class NoCase(CaseWriter):
+    """A run of which nothing is kept."""
+
+    def __init__(self) -> None:
+        self.folder, self.trouble = Path(), ""
+
+    @property
+    def stalled(self) -> bool:
+        return False
+
+    def sample(self, sample: Sample) -> None:
+        """Nothing is kept."""
+
+    def check(self) -> None:
+        """Nothing was written."""
+
+    def save(self, content: CaseFile, facts: Mapping[str, Fact], report_json: str | None) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def read(folder: Path) -> CaseFile:
     """A case, however it came to us. Raises ConfigError with the one thing that is wrong."""
     head = _object(_text(folder / "case.json"), f"{folder}/case.json")
@@ -164,6 +188,7 @@ def read(folder: Path) -> CaseFile:
         warnings=tuple(_words(w, 300) for w in _list(head.get("warnings"))[:50]),
         again=_again(head.get("again")),
         tool_version=_words(head.get("tool_version"), 40),
+        memory=memory.bounded(head.get("memory")),
         complete=head.get("complete") is True,
         samples=samples,
         skipped=skipped,
@@ -171,14 +196,18 @@ def read(folder: Path) -> CaseFile:
 
 
 def _again(value: Any) -> str:
-    """The command line that looks again, quoted anew; "" for what would run anything but `triage frozen-job`."""
+    """The command line that looks again, quoted anew; "" for what would run anything but a diagnosis."""
     if not isinstance(value, str) or len(value) > MAX_AGAIN:
         return ""
     try:
         words = shlex.split(value)
     except ValueError:
         return ""
-    if words[:2] != ["triage", "frozen-job"] or not all(word.isprintable() for word in words):
+    if (
+        words[:1] != ["triage"]
+        or words[1:2] not in (["frozen-job"], ["slow-job"])
+        or not all(word.isprintable() for word in words)
+    ):
         return ""
     return shlex.join(words)
 

@@ -14,7 +14,19 @@ from triage.commands.saying import say, write
 from triage.errors import TriageError
 
 # The files of triage/commands/, in the order of `--help`.
-COMMANDS = ("frozen_job", "doctor", "explain", "replay", "drill", "cost", "schema", "playbook")
+COMMANDS = (
+    "frozen_job",
+    "slow_job",
+    "watch",
+    "handover",
+    "doctor",
+    "explain",
+    "replay",
+    "drill",
+    "cost",
+    "schema",
+    "playbook",
+)
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -22,6 +22,7 @@ from triage.facts import registry
 from triage.facts.evidence import Evidence
 from triage.facts.ranktable import rank_table
 from triage.facts.stacks import groups as stack_groups
+from triage.memory import since_last
 from triage.model import Fact, Finding, Job, Report, Verdict
 from triage.narrate import (
     commands,
@@ -33,6 +34,7 @@ from triage.narrate import (
     unknowns,
 )
 from triage.readers.strict_yaml import read_yaml
+from triage.recalled import continued
 from triage.schema import SCHEMA_VERSION
 from triage.tree.load import limits_of, load_set
 from triage.tree.playbook import Playbook
@@ -104,10 +106,15 @@ def conclude(
     limits = {**(defaults or {}), **limits_of(books, thresholds(case.profile))}
     evidence = Evidence(case.job, case.samples, case.observed, limits)
     facts = registry.compute(evidence)
-    found = walk(books, facts, limits, start="frozen-job", asked=case.asked, can_ask=can_ask, until=until)
+    found = walk(books, facts, limits, start=_start(case, books), asked=case.asked, can_ask=can_ask, until=until)
     if isinstance(found, Request):
         return Outcome(facts, request=found)
     return Outcome(facts, report=_report(case, books, evidence, facts, found))
+
+
+def _start(case: CaseFile, books: Mapping[str, Playbook]) -> str:
+    """Where the walk begins: `slow-job` asks first whether the job moves, and goes over to `frozen-job` if it does not."""
+    return "slow-job" if case.command == "slow-job" and "slow-job" in books else "frozen-job"
 
 
 def _report(
@@ -122,9 +129,11 @@ def _report(
     limits = deadlines(ev, facts)
     state = _state(job, found, facts)
     roads = len(sources_of(facts, tuple(n for n in found.evidence if facts.get(n) and facts[n].parts)))
-    mitigation = plan(plan_request(case, ev, facts, found, verdict, state, roads), _profile(case))
+    profile = _profile(case)
+    asked = plan_request(case, ev, facts, found, verdict, state, roads)
+    mitigation = plan(continued(asked, case.memory, profile), profile)
     table = ev.derive(rank_table)
-    return Report(
+    report = Report(
         schema_version=SCHEMA_VERSION,
         tool={
             "name": "triage",
@@ -168,6 +177,7 @@ def _report(
         dedup_key=f"triage:{job.cluster or '-'}:{job.scheduler}:{job.id}:{number(facts, 'job.attempt') or 0}",
         stacks=stack_groups(ev),
     )
+    return replace(report, since_last=since_last(case.memory, report))
 
 
 def _overrides(case: CaseFile, books: Mapping[str, Playbook]) -> tuple[Finding, ...]:

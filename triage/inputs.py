@@ -18,8 +18,8 @@ from triage import carry as carrying
 from triage import config, ownfiles
 from triage.config import Config
 from triage.errors import ConfigError, UsageError
-from triage.investigate import Options, probe_names, shipped_playbooks
-from triage.model import Attempt, Job, Sample
+from triage.investigate import Options, live, probe_names, shipped_playbooks
+from triage.model import Attempt, Job, Report, Sample
 from triage.ownfiles import text_of as text_of
 from triage.render.color import use_color as use_color
 from triage.schedulers import inventory
@@ -68,6 +68,27 @@ def find_job(job_id: str, nodes: str | None, flags: Mapping[str, str | None], *,
     if settings.value("cluster"):
         job = replace(job, cluster=job.cluster or settings.value("cluster"))
     return Found(job, settings, read.access, nodes or "")
+
+
+def watched(
+    job_id: str, nodes: str | None, flags: Mapping[str, str | None], *, run_s: float, say: Say
+) -> Callable[[], Report]:
+    """What makes one round of a watch: the job is looked up anew (it may have ended), and asked by cheap probes only."""
+    told: set[str] = set()
+
+    def once(line: str) -> None:
+        if line not in told and len(told) < 1000:
+            told.add(line)
+            say(line)
+
+    def look() -> Report:
+        ownfiles.forget()  # what stood still a round ago may answer again
+        found = find_job(job_id, nodes, flags, warn=once)
+        chosen = options("watch", found, poke=False, run_s=run_s, say=lambda line: None)
+        chosen = replace(chosen, costly=False, keep_case=False, again="")
+        return live(found.job, chosen).report
+
+    return look
 
 
 def options(

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from triage import __version__, asking, forward, ownfiles, ownlog
+from triage import __version__, asking, forward, incidents, ownfiles, ownlog
 from triage.carry import NAME, Program
-from triage.case import CaseFile, CaseWriter, new_id
+from triage.case import CaseFile, CaseWriter, NoCase, new_id
 from triage.conclude import Outcome, conclude, load_playbooks, playbooks_of, thresholds
 from triage.cost.profile import load_profile
 from triage.errors import ConfigError, UsageError
@@ -27,6 +27,7 @@ from triage.facts.claims import records_of
 from triage.facts.evidence import Evidence
 from triage.facts.pace import job_change
 from triage.facts.ranktable import rank_sets
+from triage.ledger import Ledger
 from triage.model import Job, Report, Sample
 from triage.readers.shapes import checked
 from triage.schedulers.hostlist import fold
@@ -62,6 +63,9 @@ class Options:
     run_s: float | None = None
     warnings: tuple[str, ...] = ()
     again: str = ""  # the command line that looks again
+    costly: bool = True  # may a question ask for a costly probe?
+    remember: bool = True  # continue the record of incidents, and be continued by the next run
+    keep_case: bool = True  # False: a round of a watch, of which nothing is kept
     say: Callable[[str], None] = lambda line: None
 
 
@@ -115,18 +119,33 @@ class _Run:
         self.warnings = list(options.warnings)
         self.books = dict(options.playbooks) or shipped_playbooks()
         self.probes = probe_names()
+        self.memory: dict[str, Any] = {}
         self.case_id = new_id(job.id, time.time())
         # Playbooks and profile are checked before anything is written or asked.
         own = limits_of(playbooks_of(self._case(), self.probes), thresholds(options.profile))
         self.limits = {**shipped_limits(self.probes), **own}
         load_profile(self.books.get("costs", ""), options.profile or None)
-        self.writer = CaseWriter(self._folder())
+        self.stuck = self._state_stuck()
+        # `_folder` tells of a state folder that is stuck.
+        self.ledger = Ledger(options.state_dir if options.remember else "", incidents.who(job), self.stuck)
+        self.memory = self.ledger.recall(self.warn)
+        self.writer = CaseWriter(self._folder()) if options.keep_case else NoCase()
         self.save(complete=False)
+
+    def _state_stuck(self) -> str:
+        """Why the state folder cannot be asked anything; "" = it answers."""
+        try:
+            ownfiles.exists(self.options.state_dir)  # begun when the command was read
+        except ownfiles.TooSlow as error:
+            return str(error)
+        return ""
 
     def _folder(self) -> Path:
         base = self.options.state_dir
+        if self.stuck:
+            why = f"{self.stuck}: shared storage may be stuck"
+            return self._elsewhere(why) or Path(base or "/", "cases", self.case_id)
         try:
-            ownfiles.exists(base)  # begun when the command was read
             if base and ownfiles.writable_folder(str(Path(base, "cases"))):
                 return Path(base, "cases", self.case_id)
             why = f"the state folder {base or '(none)'} is not writable"
@@ -190,6 +209,7 @@ class _Run:
             transport=self.options.transport,
             warnings=tuple(self.warnings),
             again=self.options.again,
+            memory=self.memory,
             tool_version=__version__,
             complete=complete,
             samples=tuple(self.samples),
@@ -234,16 +254,18 @@ def live(job: Job, options: Options) -> Result:
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C shall not cost the case
         run.save(complete=False)  # what was seen can still be replayed
-        say(f"case {run.writer.folder} (not complete)")
+        if run.options.keep_case:
+            say(f"case {run.writer.folder} (not complete)")
         raise
     finally:
         fleet.close()
         run.writer.close()
     assert outcome.report is not None
     run.save(complete=True, outcome=outcome, case=case)
+    run.ledger.keep(outcome.report, options.command, run.writer.stalled, say)
     if run.writer.trouble:
         say(run.writer.trouble)
-    return Result(outcome.report, case, "" if run.writer.stalled else str(run.writer.folder))
+    return Result(outcome.report, case, "" if run.writer.stalled or not options.keep_case else str(run.writer.folder))
 
 
 def _gather(run: _Run, fleet: Any) -> None:
@@ -358,7 +380,7 @@ def _walk_on(run: _Run, fleet: Any) -> tuple[Outcome, CaseFile]:
     """Walk; gather what a question asks for; walk again."""
     while True:
         run.look_after_case()
-        can_ask = run.left() > 1.0
+        can_ask = run.left() > 1.0 and run.options.costly
         case = run._case(complete=True)
         outcome = conclude(case, probes=run.probes, can_ask=can_ask, defaults=run.limits)
         if outcome.request is None:
@@ -418,6 +440,9 @@ def _may_poke(run: _Run, outcome: Outcome) -> bool:
         return False
     onset = outcome.facts["progress.onset"].value
     began = round(onset[0]) if isinstance(onset, list) and onset else 0
+    if not run.ledger.may_poke(began or None):
+        return False
+    # The mark beside the record stands for it where it cannot be used, now or at the next run.
     restart = outcome.facts["job.attempt"].value or 0
     cases = run.writer.folder.parent
     base = cases.parent if cases.name == "cases" else cases  # a private folder is of this run alone
@@ -446,7 +471,7 @@ def replay(case: CaseFile, *, playbooks: Mapping[str, str] | None = None, until:
 
 def explain(job: Job, samples: list[Sample], observed: float, options: Options) -> Result:
     """Conclude from evidence that somebody collected; saved as a case like any other run."""
-    run = _Run(job, options)
+    run = _Run(job, replace(options, remember=False))
     for sample in samples:
         run.keep(sample)
     run.writer.close()

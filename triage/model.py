@@ -280,6 +280,28 @@ class StackGroup:
 
 
 @dataclass(frozen=True)
+class Change:
+    """What is another than at the last look; texts for people."""
+
+    what: str
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
+class SinceLast:
+    """What the record of incidents told of the last look at this attempt, and what changed since."""
+
+    case: str | None
+    at: str
+    age_s: float
+    looks: int  # at this attempt, before this one
+    incident_onset: str | None
+    changes: tuple[Change, ...]
+    tried: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Report:
     """The answer, as printed and as JSON; `triage schema` is made from these type hints."""
 
@@ -306,4 +328,5 @@ class Report:
     took_s: dict[str, float]  # seconds per phase
     exit_code: int
     dedup_key: str
+    since_last: SinceLast | None = None  # null at the first look
     stacks: tuple[StackGroup, ...] = ()  # of suspects and of some peers, where they were read

@@ -294,4 +294,5 @@ def test_every_list_of_the_report_is_on_the_page() -> None:
     assert told == {
         "case", "job", "observed", "state", "verdict", "culprits", "victims", "evidence", "findings", "ruled_out",
         "alternatives", "unknown", "timeline", "deadlines", "mitigation", "commands", "do_not", "took_s", "stacks",
+        "since_last",
     }  # fmt: skip

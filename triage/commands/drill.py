@@ -63,7 +63,7 @@ def drill(
         found = find_job(job_id, None, flags, warn=say)
         chosen = options("frozen-job", found, poke=True, run_s=None, looks=looks, say=say)
         # The cluster is gone when the report is read: it prints no line that would ask it again.
-        result = investigate.live(found.job, replace(chosen, again=""))
+        result = investigate.live(found.job, replace(chosen, again="", remember=False))
         show(result, output, color, explain)
         return result.report.exit_code
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from triage.cost.loss import Rent, accumulated, lost_fraction, lost_minutes, step_increase
 from triage.cost.moves import MOST_MICRO_BATCHES, Plan, change_topology, rebalance
@@ -47,7 +47,20 @@ class Exclusion:
 
 
 def measure(request: PlanRequest) -> Loss:
-    """The loss so far. Without the healthy step: bounds from the culprit's own compute, and no middle."""
+    """The loss so far, never less than what an earlier look counted and what came since (rent is never reset)."""
+    loss = _measure(request)
+    if request.paid is None or loss.lost is None or request.case == "none":
+        return loss
+    at, before = request.paid
+    since = _measure(replace(request, onset=max(at, request.onset or at))).rent.value
+    if since is None or (loss.rent.value is not None and loss.rent.value >= before + since):
+        return loss
+    total, how = before + since, "what earlier looks counted, and the steps since"
+    return replace(loss, rent=Rent(total, max(loss.rent.low or 0.0, since), max(loss.rent.high or 0.0, total), how))
+
+
+def _measure(request: PlanRequest) -> Loss:
+    """The loss by this look alone. Without the healthy step: bounds from the culprit's own compute, and no middle."""
     elapsed = None if request.onset is None else max(0.0, request.observed - request.onset) / 60.0
     if request.case in ("dead", "may_heal") or (request.case in ("unknown", "cause") and request.state == "frozen"):
         return Loss(None, 1.0, 1.0, 1.0, elapsed, Rent(elapsed, elapsed, elapsed, "time since onset, nothing moves"))

@@ -89,6 +89,7 @@ class PlanRequest:
     replaced: bool = False  # the caller vouches that a restart leaves the slow part out, and does not name it
     tried: tuple[str, ...] = ()  # strategies already entered in this incident
     measured: Mapping[str, Quantity] = field(default_factory=dict)  # cost inputs that this run measured, by name
+    paid: tuple[float, float] | None = None  # an earlier look: (at, job-minutes lost in this incident until then)
     command_hints: Mapping[str, str] = field(default_factory=dict)  # action -> command line, from the scheduler
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from triage.model import Deadline, Report
+from triage.model import Deadline, Report, SinceLast
 from triage.render import folding, stacks
 from triage.render.clean import clean, clean_command
 from triage.render.layout import cut, duration, width_of, wrap, wrap_shell
@@ -99,6 +99,20 @@ def _head(page: _Page, report: Report) -> None:
     _do_this(page, report)
     page.one_line("DEADLINE", _nearest(report.deadlines, live=report.job.get("scheduler") != "files"))
     page.section("JOB", [_job(report), f"{clean(report.verdict.cause)}, score {report.verdict.score:.2f}"])
+    _since(page, report.since_last)
+
+
+def _since(page: _Page, since: SinceLast | None) -> None:
+    """What is another than at the last look."""
+    if since is None:
+        return
+    head = f"{duration(since.age_s)} ago ({_clock(since.at)}), look {since.looks + 1} at this attempt."
+    if since.incident_onset:
+        head += f" The incident began {clean(since.incident_onset, 40)}."
+    changed = [f"{clean(c.what, 40)}: {clean(c.before, 200)} -> {clean(c.now, 200)}" for c in since.changes]
+    page.section("LAST LOOK", [head])
+    page.block("", changed or ["nothing has changed since"], "- ")
+    page.block("", [clean(line, 300) for line in since.tried], "- ")
 
 
 def _verdict(page: _Page, report: Report) -> None:

@@ -1,0 +1,66 @@
+"""`triage slow-job JOBID`: the same as frozen-job for a job that is known to advance."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from triage.commands.flags import (
+    Color,
+    ColorOption,
+    ExplainOption,
+    InventoryOption,
+    NodesOption,
+    Output,
+    OutputOption,
+    ProfileOption,
+    StateOption,
+)
+from triage.commands.saying import answer, say
+
+# ruff: noqa: UP045
+
+
+def slow_job(
+    jobid: Annotated[str, typer.Argument(help="The job's id, as the scheduler or the inventory knows it.")],
+    inventory: InventoryOption = None,
+    nodes: NodesOption = None,
+    profile: ProfileOption = None,
+    transport: Annotated[Optional[str], typer.Option("--transport", help="How to reach nodes: ssh or local.")] = None,
+    user: Annotated[Optional[str], typer.Option("--user", help="User name on the nodes.")] = None,
+    key: Annotated[Optional[str], typer.Option("--key", help="Private key file.")] = None,
+    known_hosts: Annotated[Optional[str], typer.Option("--known-hosts", help="known_hosts file.")] = None,
+    state_dir: StateOption = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds for the whole run; 0 = 60, or 120 above 128 nodes.")
+    ] = 0.0,
+    looks: Annotated[
+        int, typer.Option("--looks", min=1, max=2, help="How often to look; 1 is quicker, and tells less.")
+    ] = 2,
+    no_poke: Annotated[bool, typer.Option("--no-poke", help="Do not ask a flight recorder for a fresh dump.")] = False,
+    carry_py_spy: Annotated[
+        Optional[str], typer.Option("--carry-py-spy", help="A py-spy binary to run from memory on suspected nodes.")
+    ] = None,
+    output: OutputOption = Output.text,
+    color: ColorOption = Color.auto,
+    explain: ExplainOption = False,
+) -> None:
+    """Who makes a job slow, since when, and what it costs; a job that stands still is asked as frozen."""
+    from triage import config
+
+    flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
+             "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
+    config.begin(flags)
+    from triage import investigate
+    from triage.inputs import find_job, options
+
+    found = find_job(jobid, nodes, flags, warn=say)
+    chosen = options(
+        "slow-job", found, poke=not no_poke, run_s=timeout or None, looks=looks, carry=carry_py_spy, say=say
+    )
+    answer(investigate.live(found.job, chosen), output, color, explain)
+
+
+def add(app: typer.Typer) -> None:
+    app.command("slow-job")(slow_job)
