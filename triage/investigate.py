@@ -25,7 +25,7 @@ from triage.cost.profile import load_profile
 from triage.errors import ConfigError, UsageError
 from triage.facts.claims import records_of
 from triage.facts.evidence import Evidence
-from triage.facts.pace import job_change
+from triage.facts.pace import job_change, present_step
 from triage.facts.ranktable import rank_sets
 from triage.ledger import Ledger
 from triage.model import Job, Report, Sample
@@ -309,7 +309,8 @@ def _gather(run: _Run, fleet: Any) -> None:
         run.phase("look_a", since)
     if run.options.looks == 1:
         return
-    window = WINDOW_UNKNOWN_S if step is None else min(max(WINDOW_STEPS * step, WINDOW_MIN_S), WINDOW_MAX_S)
+    pace = evidence.derive(present_step)
+    window = WINDOW_UNKNOWN_S if pace is None else min(max(WINDOW_STEPS * pace, WINDOW_MIN_S), WINDOW_MAX_S)
     since = time.monotonic()
     time.sleep(min(window, run.left()))
     run.phase("window", since)

@@ -5,6 +5,8 @@ import random
 import pytest
 from written_evidence import World
 
+from triage.facts.pace import present_step
+
 
 def compute(slow_rank=5, factor=1 / 0.88, noise=0.005, seed=1, base=500.0):
     rng = random.Random(seed)
@@ -17,6 +19,15 @@ def waiting(slow_rank=5):
 
 def slow(world):
     return [part.rank for part in world.fact("pace.slow").parts]
+
+
+def test_between_the_looks_there_is_time_for_three_steps_as_they_come_and_not_as_the_usual_one_is():
+    even, uneven = World().processes(), World().processes()
+    even.log(step_s=0.2, steps=60, elapsed=[0.2] * 60)
+    uneven.log(step_s=0.2, steps=60, elapsed=[0.2, 0.2, 0.2, 3.0] * 15)
+    assert even.evidence().derive(present_step) == pytest.approx(0.2)
+    assert uneven.evidence().derive(present_step) == pytest.approx(0.9)
+    assert World().evidence().derive(present_step) is None
 
 
 def test_a_rank_at_88_percent_computes_13_6_percent_longer_and_is_named():

@@ -286,6 +286,12 @@ def test_two_lossy_ways_that_meet_in_one_node_name_its_port():
     assert fabric.fact("wire.lossy_path").value == 0
 
 
+def test_a_way_that_loses_waits_for_what_it_sends_again_and_is_not_narrow():
+    fabric = ring(over_tcp(), {("gpu002", "gpu003"): 900}, {("gpu002", "gpu003"): 0.95, ("gpu001", "gpu002"): 0.4})
+    assert fabric.fact("wire.narrow").value == 0 and fabric.fact("wire.narrow_path").value == 0
+    assert [part.name for part in fabric.fact("wire.lossy_path").parts] == ["from gpu002 to gpu003 over TCP"]
+
+
 def test_one_lossy_way_of_a_ring_leaves_both_its_ends_in_doubt():
     fabric = ring(over_tcp(), {("gpu002", "gpu003"): 900})
     assert fabric.fact("wire.lossy").value == 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from triage.facts.clocks import log_sample, log_time
@@ -21,6 +21,7 @@ from triage.facts.steps import FUTURE_S, job_steps, last_record_end
 from triage.facts.steps import last_steps as last_steps
 from triage.model import Fact, Part, Sample
 
+RECENT_STEPS = 20
 UNEVEN_STEPS = 200  # the last steps by which it is judged whether they are even
 
 
@@ -121,6 +122,14 @@ def job_change(ev: Evidence) -> Change | None:
     series = ev.derive(job_series)
     values = [seconds for _, seconds in series.steps if seconds > 0] if series else []
     return change(values)
+
+
+def present_step(ev: Evidence) -> float | None:
+    """Seconds from step to step at present: the level, or the mean of the last steps where some are far longer."""
+    found, series = ev.derive(job_change), ev.derive(job_series)
+    if found is None or series is None:
+        return None
+    return max(found.now, mean([seconds for _, seconds in series.steps if seconds > 0][-RECENT_STEPS:]))
 
 
 @fact("pace.source", type="text")

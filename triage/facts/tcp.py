@@ -160,15 +160,18 @@ def edges(ev: Evidence) -> Ways:
         if way.again >= ev.limit("tcp_least") and way.share >= limit:
             lossy.append(way)
     clean = [way for way in ways if way.share < ev.limit("tcp_again_share") / ev.limit("loss_over_rail")]
-    narrow, free = _narrow(ev, ways)
+    narrow, free = _narrow(ev, ways, lossy)
     half = tuple(way for way in ways if way not in narrow and way not in free) if narrow else ()
     return Ways(tuple(lossy), tuple(clean), narrow, free, half, tuple(b for _, _, b, _ in pairs))
 
 
-def _narrow(ev: Evidence, ways: list[Way]) -> tuple[tuple[Way, ...], tuple[Way, ...]]:
-    """(ways that wait for the network nearly all the time, ways that do not): a synchronous job runs at the pace of the former."""
+def _narrow(ev: Evidence, ways: list[Way], lossy: list[Way]) -> tuple[tuple[Way, ...], tuple[Way, ...]]:
+    """(ways that wait for the network nearly all the time, ways that do not): a synchronous job runs at the pace of the former.
+
+    Where a way loses, it waits for what is sent again, and its acknowledgements make others wait: that is no narrow place.
+    """
     free = tuple(way for way in ways if way.waited * ev.limit("loss_over_rail") <= ev.limit("tcp_waits"))
-    narrow = tuple(way for way in ways if way.waited >= ev.limit("tcp_waits"))
+    narrow = tuple(way for way in ways if way.waited >= ev.limit("tcp_waits")) if not lossy else ()
     # Most ways wait little where a few are narrow; where most wait, the network is what the job is limited by.
     return (narrow, free) if 2 * len(free) > len(ways) else ((), free)
 
