@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from triage.commands.flags import Color, ColorOption, ExplainOption, Output, OutputOption, StateOption
+from triage.commands.flags import Color, ColorOption, ExplainOption, Form, FormOption, StateOption
 from triage.commands.saying import say, show, write
 from triage.errors import UsageError
 
@@ -38,7 +38,7 @@ def drill(
     engine: Annotated[str, typer.Option("--engine", help="What the job is made of: ring or torch.")] = "ring",
     truth: Annotated[Optional[str], typer.Option("--truth", help="Write what really happened to this file.")] = None,
     state_dir: StateOption = None,
-    output: OutputOption = Output.text,
+    output: FormOption = Form.text,
     color: ColorOption = Color.auto,
     explain: ExplainOption = False,
     list_: Annotated[bool, typer.Option("--list", help="List scenarios and faults with what triage must say.")] = False,

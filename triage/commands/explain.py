@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from triage.commands.flags import Color, ColorOption, ExplainOption, Output, OutputOption, ProfileOption, StateOption
+from triage.commands.flags import Color, ColorOption, ExplainOption, Form, FormOption, ProfileOption, StateOption
 from triage.commands.saying import answer, say
 
 
@@ -17,7 +17,7 @@ def explain_files(
     ],
     profile: ProfileOption = None,
     state_dir: StateOption = None,
-    output: OutputOption = Output.text,
+    output: FormOption = Form.text,
     color: ColorOption = Color.auto,
     explain: ExplainOption = False,
 ) -> None:

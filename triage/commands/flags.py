@@ -16,6 +16,19 @@ class Output(str, Enum):
     json = "json"
 
 
+class Form(str, Enum):
+    """How a report is told: the names of the files in triage/render/."""
+
+    text = "text"
+    json = "json"
+    ndjson = "ndjson"
+    markdown = "markdown"
+    pagerduty = "pagerduty"
+    servicenow = "servicenow"
+    alertmanager = "alertmanager"
+    jsm = "jsm"
+
+
 class Color(str, Enum):
     auto = "auto"
     always = "always"
@@ -23,6 +36,7 @@ class Color(str, Enum):
 
 
 OutputOption = Annotated[Output, typer.Option("--output", help="Form of the answer on stdout.")]
+FormOption = Annotated[Form, typer.Option("--output", help="Form of the report on stdout.")]
 ColorOption = Annotated[Color, typer.Option("--color", help="Colour on stdout; NO_COLOR is honoured.")]
 ExplainOption = Annotated[bool, typer.Option("--explain", help="Print the walk: every question and its answer.")]
 ProfileOption = Annotated[Optional[str], typer.Option("--profile", help="YAML with this site's costs and thresholds.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from triage.commands.flags import Color, Output
+from triage.commands.flags import Color, Form
 
 if TYPE_CHECKING:
     from triage.investigate import Result
@@ -40,7 +40,7 @@ def write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains once more when it ends
 
 
-def answer(result: Result, output: Output, color: Color, explain: bool, plot: str | None = None) -> None:
+def answer(result: Result, output: Form, color: Color, explain: bool, plot: str | None = None) -> None:
     show(result, output, color, explain)
     if plot:
         from triage import ownfiles, picture
@@ -49,15 +49,11 @@ def answer(result: Result, output: Output, color: Color, explain: bool, plot: st
     raise typer.Exit(result.report.exit_code)
 
 
-def show(result: Result, output: Output, color: Color, explain: bool) -> None:
-    from triage.render import get
+def show(result: Result, output: Form, color: Color, explain: bool) -> None:
+    from triage.render import render
     from triage.render.color import use_color
 
-    if output is Output.json:
-        text = get("json")(result.report)
-    else:
-        terminal = sys.stdout is not None and sys.stdout.isatty()
-        text = get("text")(result.report, color=use_color(color.value, terminal), explain=explain)
-    write(text)
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    write(render(output.value, result.report, color=use_color(color.value, terminal), explain=explain))
     if result.folder:
         say(f"case {result.folder}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Callable
@@ -27,6 +28,10 @@ def renderers() -> dict[str, Renderer]:
 
 def get(name: str) -> Renderer:
     """The renderer called `name`; UsageError with the nearest name if there is none."""
+    if name.isidentifier() and importlib.util.find_spec(f"{__name__}.{name}"):  # the others need not be loaded
+        function = getattr(importlib.import_module(f"{__name__}.{name}"), "render", None)
+        if callable(function):
+            return function  # type: ignore[no-any-return]
     known = renderers()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
