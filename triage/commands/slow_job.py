@@ -10,10 +10,10 @@ from triage.commands.flags import (
     Color,
     ColorOption,
     ExplainOption,
+    Form,
+    FormOption,
     InventoryOption,
     NodesOption,
-    Output,
-    OutputOption,
     ProfileOption,
     StateOption,
 )
@@ -42,7 +42,7 @@ def slow_job(
     carry_py_spy: Annotated[
         Optional[str], typer.Option("--carry-py-spy", help="A py-spy binary to run from memory on suspected nodes.")
     ] = None,
-    output: OutputOption = Output.text,
+    output: FormOption = Form.text,
     color: ColorOption = Color.auto,
     explain: ExplainOption = False,
 ) -> None:
