@@ -35,9 +35,8 @@ def test_random_jobs_with_two_faults_never_name_a_healthy_rank(seeds, wide, lost
 
 @pytest.mark.parametrize("seed", range(6000, 6012))
 def test_the_whole_walk_over_two_faults_never_names_a_healthy_rank(seed):
-    job = pair(seed, lost=0.1)
-    if job is None:
-        pytest.skip("this pair has no place in its program, or does no harm")
+    # Some pairs have no place in their program, or do no harm: then the next one of this row.
+    job = next(made for each in range(seed, seed + 12000, 12) if (made := pair(each, lost=0.1)) is not None)
     told = report(job.world)
     assert {c.rank for c in told.culprits if c.role == "culprit"} <= job.guilty, (job.faults, told.verdict.cause)
 

@@ -236,6 +236,12 @@ def test_a_clean_run_at_line_rate_sends_some_again_and_is_clean():
     assert fabric.fact("wire.lossy_path").value == 0
 
 
+def test_one_time_out_is_no_lossy_path():
+    fabric = over_tcp()
+    fabric.tcp_grew["gpu003"] = {"TCPTimeouts": 1, "RetransSegs": 2}
+    assert fabric.fact("wire.lossy_path").value == 0
+
+
 def test_what_sends_next_to_nothing_between_the_looks_does_not_tell_that_nothing_is_lost():
     fabric = over_tcp()
     for node in fabric.node_names:

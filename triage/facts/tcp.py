@@ -66,9 +66,9 @@ def tcp(ev: Evidence) -> dict[str, Tcp]:
         )  # an opening that nobody answers is no loss of ours
         share = again / grew["OutSegs"] if grew["OutSegs"] > 0 else 0.0
         says = f"TCP sent {again} of {grew['OutSegs']} segments again, {waited} time-outs, in {window:.3g}s"
-        found[node] = Tcp(
-            node, share if again >= ev.limit("tcp_least") else 0.0, waited / window, grew["OutSegs"], says, b
-        )
+        lost = share if again >= ev.limit("tcp_least") else 0.0
+        rate = waited / window if waited >= ev.limit("tcp_timeouts_least") else 0.0
+        found[node] = Tcp(node, lost, rate, grew["OutSegs"], says, b)
     return found
 
 
