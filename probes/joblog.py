@@ -85,8 +85,16 @@ ITERATIONS = (
         "megatron",
         b"elapsed time per iteration",
         re.compile(
-            r"iteration\s{1,20}(?P<it>\d{1,12})\s{0,20}/\s{0,20}(?P<tot>\d{1,12}) \|.{0,1500}?"
-            r"elapsed time per iteration \((?P<u>ms|s)\): (?P<el>\d{1,12}(?:\.\d{0,9})?)(?=\s)"
+            r"iteration\s{1,20}(?P<it>\d{1,12})\s{0,20}/\s{0,20}(?:(?P<tot>\d{1,12})|infinity) \|.{0,1500}?"
+            r"elapsed time per iteration \((?P<u>ms|s)\): (?P<el>\d{1,12}(?:\.\d{0,9})?)(?:/[\d.]{1,24})?(?=\s)"
+        ),
+    ),
+    (
+        "megatron",
+        b"elapsed_time_per_iteration_ms=",
+        re.compile(
+            r"iteration=\s{0,20}(?P<it>\d{1,12})\s{0,20}/\s{0,20}(?P<tot>\d{1,12}) \|.{0,1500}?"
+            r"elapsed_time_per_iteration_ms=(?P<el>\d{1,12}(?:\.\d{0,9})?)(?=\s)"
         ),
     ),
     (
@@ -96,6 +104,14 @@ ITERATIONS = (
             r"Training epoch \d{1,9}, iteration (?P<it0>\d{1,12})/(?P<tot>\d{1,12}) \|"
             r"(?:.{0,1500}?global_step: (?P<it>\d{1,12}))?"
             r"(?:.{0,1500}?train_step_timing in s: (?P<els>\d{1,9}(?:\.\d{0,9})?))?"
+        ),
+    ),
+    (
+        "nemo",
+        b"train_step_timing in s=",
+        re.compile(
+            r"(?<![\d/])(?P<it>\d{1,12})(?:/(?P<tot>\d{1,12})|it) \[[^\]]{0,600}?"
+            r"train_step_timing in s=(?P<els>\d{1,9}(?:\.\d{0,9})?)(?=[\s,\]])"
         ),
     ),
     (
@@ -484,10 +500,10 @@ class _Log(object):
             self.totals[name] = int(part["tot"])
         elapsed = None
         if part.get("el"):
-            elapsed = float(part["el"]) * (1.0 if part["u"] == "ms" else 1000.0)
+            elapsed = float(part["el"]) * (1000.0 if part.get("u") == "s" else 1.0)
         elif part.get("els"):
             elapsed = float(part["els"]) * 1000.0
-        elif part.get("ips") and float(part["ips"]) > 0:
+        elif part.get("ips") and float(part["ips"]) >= 0.5:  # two decimals: a lower rate is too rough for a time
             elapsed = 1000.0 / float(part["ips"])
         return [int(number), None, elapsed]
 
