@@ -376,9 +376,12 @@ class _Log(object):
     def find_hits(self, block):
         touched, tabled = [], []
         for name, hints, regex in self.signatures:
-            spans = lines_with(block, hints)
-            if name.startswith("pace_"):  # they come with every step: of a block the last ones tell enough
-                spans = spans[-LAST_HITS:]
+            if name.startswith("pace_"):  # they come with every step: the first and the last of a block tell enough
+                far = max(0, len(block) - 65536)
+                spans = [(a + far, b + far) for a, b in lines_with(block[far:], hints)[-LAST_HITS:]]
+                spans = sorted(set(spans + lines_with(block, hints, FIRST_HITS)))
+            else:
+                spans = lines_with(block, hints)
             if len(spans) >= MAX_LINES_OF_ONE:
                 self.cut = True
             kept = self.hits.setdefault(name, {})

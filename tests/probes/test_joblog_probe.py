@@ -382,3 +382,11 @@ def test_a_log_that_begins_with_hundreds_of_undated_lines_has_its_zone_measured_
     text = "booting\n" * 5000 + "x" * 200_000 + "\n" + megatron(1, at(21, 40, 1))
     told = joblog.reduce_log(text.encode(), [], mtime=at(19, 40, 1))
     assert (told["zone"], told["offset_s"], told["first_at"]) == ("utc", 7200.0, None)
+
+
+def test_of_lines_that_come_with_every_step_the_first_and_the_last_are_looked_at_and_the_log_counts_as_read() -> None:
+    line = "[Rank 0] time (ms) | fwd: %d.00 | bwd: 1.00 | bwd_inner: 1.00 | bwd_allreduce: 1.00 | step: 1.00\n"
+    data = reduce("".join(line % i for i in range(30000)))
+    told = [float(hit["groups"]["fwd"]) for hit in data["hits"]]
+    assert told[:20] == list(range(20)) and told[-40:] == list(range(29960, 30000))
+    assert len(told) == 60 and data["complete"]
