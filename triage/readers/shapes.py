@@ -205,7 +205,8 @@ STEPS = record(
                     "last_at": TIME, "n": COUNT, "pids": each(PID), "set": ENV, "shared": flag,
                     "columns": record(
                         {"step": column(0, 10**15, ints=True), "t_start": column(0.0, LAST_TIME), "total_ms": column(),
-                         "compute_ms": column(), "collective_ms": column(), "data_ms": column()}
+                         "compute_ms": column(), "collective_ms": column(), "data_ms": column(), "gc_ms": column(),
+                         "seq_tokens": column()}
                     ),
                 }
             )
