@@ -41,6 +41,7 @@ PROBE = {
         "lines: line of each of them, counted as in hits",
         "last_line_no": "of iterations: line of the newest step (of the first line that tells its number), counted as in hits",
         "hits": "known lines, one per (id, groups, prefix): at of the first, last_at and line_no of the last",
+        "timers": "Megatron's timers of each rank: step, and of compute_ms, data_ms, collective_ms a list a rank (_timers.py)",
         "watchdog": "what the watchdogs of all ranks say, folded: columns, rows, left_out (_watchdog.py)",
         "tail": "last lines, 300 characters each",
     },
@@ -245,6 +246,13 @@ def undate_before_a_jump(series):
             return
 
 
+def step_above(block):
+    """Number of the last of Megatron's step lines in these bytes, or None."""
+    pos = block.rfind(ITERATIONS[0][1])
+    found = ITERATIONS[0][2].search(text_of(block[slice(*line_around(block, pos))]) + " ") if pos >= 0 else None
+    return int(found.group("it")) if found else None
+
+
 def compile_signatures(signatures):
     """[(id, [hint bytes], regex)]; each matching line holds one of the hints, so that most lines cost nothing."""
     ready = []
@@ -307,6 +315,7 @@ class _Log(object):
         self.series = {}  # format -> prefix -> [[iteration, at, elapsed ms, line], …]
         self.totals, self.last_line = {}, {}  # format -> steps planned; -> line of its newest step
         self.cut = False
+        self.timers = []  # of Megatron's ranks (_timers.py)
 
     def at(self, block, start, end):
         """(time of a line or of the nearest dated one above, is it the line's own)."""
@@ -349,6 +358,7 @@ class _Log(object):
         self.dates(block)
         self.find_hits(block)
         self.find_iterations(block, last)
+        _helper("_timers").take(self.timers, block, lambda raw: prefix_of(text_of(raw))[1].rstrip(), step_above)
         self.newlines += block.count(b"\n")
         if self.newest_here is not None:
             self.before = self.newest_here
@@ -574,7 +584,7 @@ def reduce_log(
     series      training steps told, the last ones
     rank        the global rank whose log it is, where that is known: lines without a tag are then its own
     Returns the keys of the probe's data that need no file: truncated_head, complete, first_at, newest_at, zone,
-    offset_s, tail, iterations, hits, hits_left_out, lines, watchdog.
+    offset_s, tail, iterations, hits, hits_left_out, lines, timers, watchdog.
     """
     if isinstance(chunks, (bytes, bytearray)):
         chunks = [bytes(chunks[i : i + BLOCK]) for i in range(0, len(chunks), BLOCK)]
@@ -621,6 +631,7 @@ def reduce_log(
         "iterations": iterations,
         "hits": hits,
         "hits_left_out": log.left_out,
+        "timers": _helper("_timers").told(log.timers),
         "watchdog": log.table.told(_helper("_records").fold, shift or 0.0),
     }
 

@@ -128,3 +128,77 @@ def test_plain_numbers_tell_the_job_s_time_where_their_unit_is_told_and_never_a_
     assert made.fact("pace.t1_s").value == (0.6 if known else None)
     assert made.fact("pace.source").value == ("plain step times" if known else None)
     assert made.fact("pace.slow").value is None
+
+
+def block(number, at, forward, order=("forward-compute", "backward-compute", "all-grads-sync"), prefix=""):
+    """An interval of Megatron with --timing-log-option all. forward: ms by rank; backward takes twice as long."""
+    longest = max(forward)
+    value = {
+        "forward-compute": lambda r: forward[r],
+        "backward-compute": lambda r: 2 * forward[r],
+        "all-grads-sync": lambda r: 5.0 + 3 * (longest - forward[r]),
+        "optimizer": lambda r: 20.0,
+    }
+    lines = [megatron(number, at, 2000.0), "times across ranks (ms):"]
+    for name in order:
+        lines += [f"  {name}:"] + [f"     rank {rank:2d}: {value[name](rank):.2f}" for rank in range(len(forward))]
+    return [prefix + line for line in [*lines, "validating"]]
+
+
+def uneven(count, slow=5, ratio=1.136, size=8, **more):
+    return [
+        line
+        for i in range(count)
+        for line in block(
+            10 + 10 * i,
+            NOW - 20 * (count - i),
+            [210.0 * (ratio if r == slow else 1.0) + (r * 7 + i * 3) % 5 * 0.2 for r in range(size)],
+            **more,
+        )
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["", "3: ", "[rank7]:", "[default7]:"])
+def test_megatron_s_timers_of_all_ranks_name_the_slow_one(prefix):
+    found = world(uneven(12, prefix=prefix)).fact("pace.slow")
+    assert [part.rank for part in found.parts] == [5] and found.parts[0].node == "gpu003"
+    assert "shortest collective time" in found.parts[0].why and not found.contradicted_by
+
+
+def test_timers_of_healthy_ranks_name_nobody():
+    assert world(uneven(12, ratio=1.0)).fact("pace.slow").value == 0
+
+
+def test_a_timer_that_is_no_compute_names_nobody():
+    assert world(uneven(12, order=("optimizer", "all-grads-sync"))).fact("pace.slow").value is None
+
+
+def test_a_block_that_the_end_of_the_log_cuts_is_left_out():
+    lines = uneven(12)
+    whole = world(lines).samples[-1].data["timers"]
+    cut = world(lines[:-12]).samples[-1].data["timers"]  # in the middle of the last block's second timer
+    assert len(whole["step"]) == 12 and cut["step"] == whole["step"][:-1]
+
+
+def test_timers_of_before_a_restart_do_not_count():
+    lines = uneven(12, slow=5) + [f"{line}" for line in uneven(3, slow=2)]
+    told = world(lines).samples[-1].data["timers"]
+    assert told["step"] == [10, 20, 30]
+
+
+def test_the_minmax_form_of_the_timers_has_no_ranks_and_tells_none():
+    lines = uneven(12)
+    lines = [line.replace("times across", "(min, max) time across") for line in lines]
+    assert world(lines).samples[-1].data["timers"]["step"] == []
+
+
+def test_a_job_of_thousands_of_ranks_is_told_within_bounds():
+    told = world(uneven(30, size=4096), nodes=1024, per_node=4).samples[-1].data["timers"]
+    cells = sum(len(column) for part in told.values() if isinstance(part, dict) for column in part.values())
+    assert 0 < cells <= 30000
+
+
+def test_the_records_of_ranks_are_believed_before_the_log():
+    made = world(uneven(12))
+    made.steps(lambda rank, i: 568.0 if rank == 2 else 500.0, lambda rank, i: 5.0)
+    assert [part.rank for part in made.fact("pace.slow").parts] == [2]

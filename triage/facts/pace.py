@@ -17,7 +17,7 @@ from triage.facts.evidence import Evidence
 from triage.facts.onset import Change, change
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
-from triage.facts.steplines import log_steps, teller
+from triage.facts.steplines import TIMED, log_steps, rank_timers, teller
 from triage.facts.steps import FUTURE_S, job_steps, last_record_end
 from triage.facts.steps import last_steps as last_steps
 from triage.model import Fact, Part, Sample
@@ -108,7 +108,7 @@ def _plain_series(ev: Evidence) -> Series | None:
 
 
 def rank_paces(ev: Evidence) -> dict[int, RankPace]:
-    """The newest step columns of every rank that keeps records."""
+    """The newest step columns of every rank that keeps records; where none does, Megatron's timers in the job log."""
     found: dict[int, RankPace] = {}
     for sample, entry in ev.derive(job_steps):
         columns, rank = entry.get("columns"), entry["rank"]
@@ -125,6 +125,13 @@ def rank_paces(ev: Evidence) -> dict[int, RankPace]:
             _column(numbers, columns.get("total_ms")),
             _ends(ev, sample, numbers, columns),
         )
+    log = log_sample(ev)
+    if log is not None and not any(pace.compute for pace in found.values()):
+        table = ev.derive(rank_table)
+        for rank, told in ev.derive(rank_timers).items():
+            if table.world_size is None or rank < table.world_size:
+                compute, collective, data = (told.get(name, {}) for name in TIMED)
+                found[rank] = RankPace(rank, table.node_of(rank) or "", log, compute, collective, data, {})
     return found
 
 

@@ -23,6 +23,7 @@ TELLERS = {
     "torchtitan": "the dates of torchtitan's step lines",
     "tqdm": "a progress bar",
 }
+TIMED = ("compute_ms", "collective_ms", "data_ms")
 ROUGH = 0.02  # what the last digit of a date may be of the time that is told by it
 
 
@@ -97,3 +98,27 @@ def teller(ev: Evidence) -> str:
     sample = log_sample(ev)
     told = sample.data.get("iterations") if sample is not None else None
     return TELLERS.get(str(told.get("source")), "") if isinstance(told, Mapping) else ""
+
+
+Column = dict[int, float]  # step -> ms
+
+
+def rank_timers(ev: Evidence) -> dict[int, dict[str, Column]]:
+    """rank -> compute_ms, collective_ms, data_ms -> step -> ms, by Megatron's timers of all ranks: means of an interval.
+
+    Only of steps that this attempt's own lines tell. To be called through `ev.derive`.
+    """
+    sample = log_sample(ev)
+    told = sample.data.get("timers") if sample is not None else None
+    steps = told.get("step") if isinstance(told, Mapping) else None
+    found: dict[int, dict[str, Column]] = {}
+    if not isinstance(told, Mapping) or not isinstance(steps, list):
+        return found
+    mine = {step.number for step in ev.derive(log_steps)}
+    for part in TIMED:
+        ranks = told.get(part)
+        for name, values in ranks.items() if isinstance(ranks, Mapping) else ():
+            if name.isdecimal() and len(name) <= 7 and isinstance(values, list) and len(values) == len(steps):
+                column = {step: float(ms) for step, ms in zip(steps, values) if step in mine}
+                found.setdefault(int(name), {})[part] = column
+    return found
