@@ -122,7 +122,7 @@ LEARN = {
         "Whether the rank that launched less is held on its host, or waits for its device like its peers",
         "ssh {node} py-spy dump --nonblocking --pid {pid}",
     ),
-    "pace.slow": ("How a job can write each rank's own compute time", "man triage-probes  # steps"),
+    "pace.slow": ("How a job can write each rank's own compute time", "man triage-steplog"),
     "links.down_now": ("The state of the job's ports", "ssh {node} ip -s link; ssh {node} ibstat"),
 }
 
