@@ -84,6 +84,28 @@ def test_the_probe_reads_what_a_real_loop_with_the_copied_file_records(tmp_path,
     assert abs(rows[0]["last_at"] - time.time()) < 120
 
 
+def others() -> list[str]:
+    """One interpreter a minor version from 3.8 on: those of pyenv and those on PATH."""
+    root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    found = {}
+    for minor in range(8, 15):
+        places = sorted(Path(root).glob(f"versions/3.{minor}.*/bin/python3"))
+        there = shutil.which(f"python3.{minor}")
+        places += [Path(there)] if there and "shims" not in there else []
+        if places:
+            found[minor] = str(places[0])
+    return list(found.values()) or [sys.executable]
+
+
+@pytest.mark.parametrize("python", others(), ids=lambda p: "-".join(Path(p).parts[-3:]))
+def test_every_python_at_hand_records_the_same(python, tmp_path, prefix):
+    shutil.copy(SOURCE, tmp_path / "steplog.py")
+    env = {**os.environ, "TRIAGE_STEP_LOG": prefix, "RANK": "0"}
+    subprocess.run([python, "-c", JOB, str(tmp_path), "3"], env=env, input=b"", capture_output=True, check=True)
+    found = records(Path(prefix + "0.jsonl"))
+    assert [r["step"] for r in found] == [0, 1, 2] and all(r["seq_tokens"] == 8192 for r in found)
+
+
 def test_the_steps_of_a_loop_follow_each_other_without_a_gap(prefix):
     log = StepLog(prefix, 0)
     log.begin()
