@@ -41,6 +41,7 @@ PROBE = {
         "lines: line of each of them, counted as in hits",
         "last_line_no": "of iterations: line of the newest step (of the first line that tells its number), counted as in hits",
         "hits": "known lines, one per (id, groups, prefix): at of the first, last_at and line_no of the last",
+        "timers": "Megatron's timers of each rank: step, and of compute_ms, data_ms, collective_ms a list a rank (_timers.py)",
         "watchdog": "what the watchdogs of all ranks say, folded: columns, rows, left_out (_watchdog.py)",
         "tail": "last lines, 300 characters each",
     },
@@ -85,8 +86,16 @@ ITERATIONS = (
         "megatron",
         b"elapsed time per iteration",
         re.compile(
-            r"iteration\s{1,20}(?P<it>\d{1,12})\s{0,20}/\s{0,20}(?P<tot>\d{1,12}) \|.{0,1500}?"
-            r"elapsed time per iteration \((?P<u>ms|s)\): (?P<el>\d{1,12}(?:\.\d{0,9})?)(?=\s)"
+            r"iteration\s{1,20}(?P<it>\d{1,12})\s{0,20}/\s{0,20}(?:(?P<tot>\d{1,12})|infinity) \|.{0,1500}?"
+            r"elapsed time per iteration \((?P<u>ms|s)\): (?P<el>\d{1,12}(?:\.\d{0,9})?)(?:/[\d.]{1,24})?(?=\s)"
+        ),
+    ),
+    (
+        "megatron",
+        b"elapsed_time_per_iteration_ms=",
+        re.compile(
+            r"iteration=\s{0,20}(?P<it>\d{1,12})\s{0,20}/\s{0,20}(?P<tot>\d{1,12}) \|.{0,1500}?"
+            r"elapsed_time_per_iteration_ms=(?P<el>\d{1,12}(?:\.\d{0,9})?)(?=\s)"
         ),
     ),
     (
@@ -96,6 +105,14 @@ ITERATIONS = (
             r"Training epoch \d{1,9}, iteration (?P<it0>\d{1,12})/(?P<tot>\d{1,12}) \|"
             r"(?:.{0,1500}?global_step: (?P<it>\d{1,12}))?"
             r"(?:.{0,1500}?train_step_timing in s: (?P<els>\d{1,9}(?:\.\d{0,9})?))?"
+        ),
+    ),
+    (
+        "nemo",
+        b"train_step_timing in s=",
+        re.compile(
+            r"(?<![\d/])(?P<it>\d{1,12})(?:/(?P<tot>\d{1,12})|it) \[[^\]]{0,600}?"
+            r"train_step_timing in s=(?P<els>\d{1,9}(?:\.\d{0,9})?)(?=[\s,\]])"
         ),
     ),
     (
@@ -229,6 +246,13 @@ def undate_before_a_jump(series):
             return
 
 
+def step_above(block):
+    """Number of the last of Megatron's step lines in these bytes, or None."""
+    pos = block.rfind(ITERATIONS[0][1])
+    found = ITERATIONS[0][2].search(text_of(block[slice(*line_around(block, pos))]) + " ") if pos >= 0 else None
+    return int(found.group("it")) if found else None
+
+
 def compile_signatures(signatures):
     """[(id, [hint bytes], regex)]; each matching line holds one of the hints, so that most lines cost nothing."""
     ready = []
@@ -291,6 +315,7 @@ class _Log(object):
         self.series = {}  # format -> prefix -> [[iteration, at, elapsed ms, line], …]
         self.totals, self.last_line = {}, {}  # format -> steps planned; -> line of its newest step
         self.cut = False
+        self.timers = []  # of Megatron's ranks (_timers.py)
 
     def at(self, block, start, end):
         """(time of a line or of the nearest dated one above, is it the line's own)."""
@@ -333,6 +358,7 @@ class _Log(object):
         self.dates(block)
         self.find_hits(block)
         self.find_iterations(block, last)
+        _helper("_timers").take(self.timers, block, lambda raw: prefix_of(text_of(raw))[1].rstrip(), step_above)
         self.newlines += block.count(b"\n")
         if self.newest_here is not None:
             self.before = self.newest_here
@@ -360,7 +386,12 @@ class _Log(object):
     def find_hits(self, block):
         touched, tabled = [], []
         for name, hints, regex in self.signatures:
-            spans = lines_with(block, hints)
+            if name.startswith("pace_"):  # they come with every step: the first and the last of a block tell enough
+                far = max(0, len(block) - 65536)
+                spans = [(a + far, b + far) for a, b in lines_with(block[far:], hints)[-LAST_HITS:]]
+                spans = sorted(set(spans + lines_with(block, hints, FIRST_HITS)))
+            else:
+                spans = lines_with(block, hints)
             if len(spans) >= MAX_LINES_OF_ONE:
                 self.cut = True
             kept = self.hits.setdefault(name, {})
@@ -484,10 +515,10 @@ class _Log(object):
             self.totals[name] = int(part["tot"])
         elapsed = None
         if part.get("el"):
-            elapsed = float(part["el"]) * (1.0 if part["u"] == "ms" else 1000.0)
+            elapsed = float(part["el"]) * (1000.0 if part.get("u") == "s" else 1.0)
         elif part.get("els"):
             elapsed = float(part["els"]) * 1000.0
-        elif part.get("ips") and float(part["ips"]) > 0:
+        elif part.get("ips") and float(part["ips"]) >= 0.5:  # two decimals: a lower rate is too rough for a time
             elapsed = 1000.0 / float(part["ips"])
         return [int(number), None, elapsed]
 
@@ -553,7 +584,7 @@ def reduce_log(
     series      training steps told, the last ones
     rank        the global rank whose log it is, where that is known: lines without a tag are then its own
     Returns the keys of the probe's data that need no file: truncated_head, complete, first_at, newest_at, zone,
-    offset_s, tail, iterations, hits, hits_left_out, lines, watchdog.
+    offset_s, tail, iterations, hits, hits_left_out, lines, timers, watchdog.
     """
     if isinstance(chunks, (bytes, bytearray)):
         chunks = [bytes(chunks[i : i + BLOCK]) for i in range(0, len(chunks), BLOCK)]
@@ -600,6 +631,7 @@ def reduce_log(
         "iterations": iterations,
         "hits": hits,
         "hits_left_out": log.left_out,
+        "timers": _helper("_timers").told(log.timers),
         "watchdog": log.table.told(_helper("_records").fold, shift or 0.0),
     }
 

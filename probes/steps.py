@@ -3,6 +3,7 @@
 Reads    /proc/<pid>/environ         TRIAGE_STEP_LOG=/shared/steps/rank_ and RANK=3 name /shared/steps/rank_3.jsonl
          that file, last 256 KiB     {"step":12,"rank":3,"t_start":1790000000.123,"compute_ms":500.1,
                                       "collective_ms":3.2,"data_ms":0.1,"total_ms":503.9}     a line a finished step
+                                     (also gc_ms and seq_tokens; triage/steplog.py writes them, triage-steplog(3))
          /tmp/step_times/rank_3.log  "503.9"                                      one number a line, the whole step
 A rank that has died names nothing any more: its file is found beside those of its siblings on this node.
 Fooled by   two jobs on one node (every entry says whose it is, in `set` and `pids`; with args["match"] those of others
@@ -44,7 +45,7 @@ MAX_PIDS = 16  # owners told of one file
 MAX_SIBLINGS = 64  # ranks of one node, by LOCAL_WORLD_SIZE
 MAX_STUCK = 4  # processes that do not let themselves be read, before we give up
 STALL_S = 0.4
-NUMBERS = ("t_start", "total_ms", "compute_ms", "collective_ms", "data_ms")
+NUMBERS = ("t_start", "total_ms", "compute_ms", "collective_ms", "data_ms", "gc_ms", "seq_tokens")
 PLAIN = re.compile(r"(?P<x>\d{1,15}(?:\.\d{0,12})?(?:[eE][+-]?\d{1,2})?)\s{0,4}(?P<u>ms|s|sec|seconds)?\s{0,8}$")
 PLAIN_NAME = re.compile(r"rank_(\d{1,7})\.log$")
 NOT_MS_BELOW = 10.0  # no step of a synchronous job lasts under 10 ms: smaller numbers are seconds
@@ -90,7 +91,7 @@ def reduce_records(raw, from_start=True, last=LAST):
     for name in NUMBERS:
         values = [number(r.get(name)) for r in records]
         if None not in values:
-            columns[name] = values
+            columns[name] = [round(value, 6 if name == "t_start" else 3) for value in values]
     begun, took = number(records[-1].get("t_start")), number(records[-1].get("total_ms"))
     return {
         "last_step": records[-1]["step"],

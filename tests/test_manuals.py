@@ -16,7 +16,7 @@ from triage.config import SETTINGS
 
 MAN = Path(__file__).parents[1] / "man"
 COMMANDS = typer.main.get_command(app).commands
-PAGES = sorted(MAN.glob("*.[157]"))
+PAGES = sorted(MAN.glob("*.[1357]"))
 
 
 def text(name: str) -> str:
@@ -93,3 +93,15 @@ def test_every_leaf_that_is_no_shrug_is_on_the_page_of_the_verdicts():
     leaves = {leaf for book in books.values() for leaf in book.verdicts if not leaf.startswith("inconclusive/")}
     page = text("triage-verdicts.7")
     assert not [leaf for leaf in sorted(leaves) if leaf not in page]
+
+
+def test_every_name_of_the_recorder_and_of_its_records_is_on_its_page():
+    from triage import steplog
+    from triage.probes.steps import NUMBERS
+
+    page = text("triage-steplog.3")
+    calls = [name for name in vars(steplog.StepLog) if not name.startswith("_")]
+    assert len(calls) >= 6 and not [name for name in calls if f"{name}(" not in page]
+    assert not [
+        name for name in ("step", "rank", *NUMBERS) if not re.search(rf"^\.\w+ .*\b{name}\b", page, re.MULTILINE)
+    ]

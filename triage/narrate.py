@@ -92,6 +92,8 @@ FINDINGS = (
     ("gpus.pcie", "gpu", "has a slower PCIe link than its peers under the same load"),
     ("gpus.driver_mismatch", "node", "has another NVML library than driver"),
     ("gpus.unseen", "node", "its driver tells nothing of its GPUs"),
+    ("pace.reported", "rank", "is called slow by the trainer's own report; that alone accuses nobody"),
+    ("pace.reported_input", "rank", "waits for its batch longer than the others, by the trainer's own report"),
     ("gpus.hot", "gpu", "is hot; heat goes with many things and is the cause of few"),
 )
 # Instead, while the job advances: it could not without this node's ranks, so the way to it is what is broken.
@@ -120,7 +122,7 @@ LEARN = {
         "Whether the rank that launched less is held on its host, or waits for its device like its peers",
         "ssh {node} py-spy dump --nonblocking --pid {pid}",
     ),
-    "pace.slow": ("How a job can write each rank's own compute time", "man triage-probes  # steps"),
+    "pace.slow": ("How a job can write each rank's own compute time", "man triage-steplog"),
     "links.down_now": ("The state of the job's ports", "ssh {node} ip -s link; ssh {node} ibstat"),
 }
 

@@ -73,6 +73,14 @@ def test_a_launchers_prefix_hides_no_step_and_no_death(prefix) -> None:
 STEP_LINES = [
     (megatron(12, at(21, 40, 1.5)), "megatron", 12, 100000, 503.9),
     (megatron(12, at(21, 40, 1.5)).replace("(ms): 503.9", "(s): 1.5"), "megatron", 12, 100000, 1500.0),
+    # A fork prints the running mean behind the slash, one without an end counts to infinity, one writes names and values.
+    (megatron(12, at(21, 40, 1.5)).replace("(ms): 503.9", "(ms): 503.9/498.2"), "megatron", 12, 100000, 503.9),
+    (megatron(12, at(21, 40, 1.5)).replace("/  100000 |", "/infinity |"), "megatron", 12, None, 503.9),
+    (
+        "[2024-09-16 22:59:19.287338][INFO][training_log:661] -  iteration=       1/  635782 | consumed_samples=         768 | "
+        "consumed_tokens=     3145728 | elapsed_time_per_iteration_ms=29570.0 | learning_rate=9.4372e-09 | lm loss=11.167250 |\n",
+        "megatron", 1, 635782, 29570.0,
+    ),
     (
         "[titan] 2026-11-30 21:40:01,500 - root - INFO - \x1b[31mstep: 20  \x1b[32mloss:  8.1234  \x1b[33mmemory:  1.21GiB"
         "(1.2%)  \x1b[34mtps: 12,345  \x1b[36mmfu: 40.1%\x1b[39m\n",
@@ -83,6 +91,22 @@ STEP_LINES = [
         " | train_step_timing in s: 0.52 | consumed_samples: 96\n",
         "nemo", 11, 99, 520.0,
     ),
+    # Lightning's bar in NeMo. global_step is rounded to three digits once that is shorter, so that the bar's own count is read.
+    (
+        "\rEpoch 0: :   0%|          | 1999/603000 [1:03:15<317:00:58, v_num=, reduced_train_loss=2.600, global_step=1998.0, "
+        "consumed_samples=1.28e+6, train_step_timing in s=1.910]"
+        "\rEpoch 0: :   0%|          | 2001/603000 [1:03:17<317:00:58, v_num=, reduced_train_loss=2.600, global_step=2e+3, "
+        "consumed_samples=1.28e+6, train_step_timing in s=1.900, val_loss=2.800]\n",
+        "nemo", 2001, 603000, 1900.0,
+    ),
+    (
+        "Epoch 1: : 1it [00:04,  4.36s/it, v_num=d3c7, reduced_train_loss=0.674, global_step=1.000, consumed_samples=128.0, "
+        "train_step_timing in s=3.370, batch_time=4.400]\n",
+        "nemo", 1, None, 3370.0,
+    ),
+    ("Epoch 0:   4%|4         | 350/8000 [00:09<03:23, 37.50it/s, v_num=0]\n", "tqdm", 350, 8000, 1000 / 37.5),
+    # A rate of two decimals tells no time to a per cent below one step in two seconds.
+    ("Epoch 0:   3%|3         | 8/260 [17:04<8:57:59,  0.01it/s, v_num=2ch5]\n", "tqdm", 8, 260, None),
     (
         "[2026-11-30 21:40:01,500] [INFO] [timer.py:264:stop] epoch=0/micro_step=40/global_step=40, "
         "RunningAvgSamplesPerSec=22.1, CurrSamplesPerSec=22.3, MemAllocated=1.0GB\n",
@@ -110,6 +134,22 @@ def test_steps_of_the_usual_trainers_are_read(text, source, number, total, elaps
 )
 def test_a_progress_bar_of_other_work_is_no_training_step(bar) -> None:
     assert reduce(bar + "\n")["iterations"]["series"] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(min, max) time across ranks (ms):",
+        "timing_pattern = 'train_step_timing in s=([0-9.]+)'",
+        "wandb:     train_step_timing in s 4e-05",
+        "Epoch 0: : 7/15 [06:19<07:13, reduced_train_loss=11.50] train_step_timing in s=49.50",
+        "Step Time : 1.63s GPU utilization: 409.3MODEL_TFLOP/s/GPU",
+        "iteration=12 | elapsed_time_per_iteration_ms=29570.0 |",
+        " iteration 12/ infinitely | elapsed time per iteration (ms): 503.9 |",
+    ],
+)
+def test_a_line_that_is_nearly_a_step_line_is_none(line) -> None:
+    assert reduce(line + "\n")["iterations"]["series"] == []
 
 
 def test_a_torn_last_line_gives_no_step_and_hides_none_before_it() -> None:
@@ -342,3 +382,11 @@ def test_a_log_that_begins_with_hundreds_of_undated_lines_has_its_zone_measured_
     text = "booting\n" * 5000 + "x" * 200_000 + "\n" + megatron(1, at(21, 40, 1))
     told = joblog.reduce_log(text.encode(), [], mtime=at(19, 40, 1))
     assert (told["zone"], told["offset_s"], told["first_at"]) == ("utc", 7200.0, None)
+
+
+def test_of_lines_that_come_with_every_step_the_first_and_the_last_are_looked_at_and_the_log_counts_as_read() -> None:
+    line = "[Rank 0] time (ms) | fwd: %d.00 | bwd: 1.00 | bwd_inner: 1.00 | bwd_allreduce: 1.00 | step: 1.00\n"
+    data = reduce("".join(line % i for i in range(30000)))
+    told = [float(hit["groups"]["fwd"]) for hit in data["hits"]]
+    assert told[:20] == list(range(20)) and told[-40:] == list(range(29960, 30000))
+    assert len(told) == 60 and data["complete"]

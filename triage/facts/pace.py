@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any
 
-from triage.facts.clocks import log_sample, log_time
+from triage.facts.clocks import log_sample, our_time
 from triage.facts.evidence import Evidence
 from triage.facts.onset import Change, change
 from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
+from triage.facts.steplines import TIMED, log_steps, rank_timers, teller
 from triage.facts.steps import FUTURE_S, job_steps, last_record_end
 from triage.facts.steps import last_steps as last_steps
 from triage.model import Fact, Part, Sample
@@ -30,9 +31,21 @@ class Series:
     """Whole-step times of the job, oldest first: (end of the step on our clock or None, seconds)."""
 
     steps: tuple[tuple[float | None, float], ...]
-    source: str  # "job log" or "step records"
+    source: str  # "job log", "step records" or "plain step times"
     sample: Sample | None
     numbers: tuple[int, ...] = ()  # the step numbers, where they are told
+    covers: tuple[int, ...] = ()  # of how many steps each time is the mean; nothing: of one
+    teller: str = ""  # whose lines in the log they are
+
+    @property
+    def named(self) -> str:
+        """The source, in words."""
+        return f"{self.source}: {self.teller}" if self.teller else self.source
+
+    def lasted(self, since: int) -> float:
+        """Seconds from the beginning of step `since` (an index) to the end of the last one, as the steps tell."""
+        counts = self.covers or (1,) * len(self.steps)
+        return sum(seconds * count for (_, seconds), count in zip(self.steps[since:], counts[since:]))
 
     @property
     def last_step(self) -> int | None:
@@ -50,46 +63,52 @@ class RankPace:
     collective: Mapping[int, float]
     data: Mapping[int, float]
     total: Mapping[int, float]
+    ends: Mapping[int, float] = field(default_factory=dict)  # epoch s on our clock
 
 
 def job_series(ev: Evidence) -> Series | None:
-    """Step times from the job log, else from the per-rank records (median over ranks of each step)."""
-    sample = log_sample(ev)
-    if sample is not None:
-        steps, numbers = _of_this_attempt(ev, sample.data.get("iterations", {}).get("series") or [])
-        if steps:
-            return Series(tuple(steps), "job log", sample, tuple(numbers))
+    """Step times from the job log, else from the per-rank records (median over ranks of each step), else plain numbers."""
+    told = ev.derive(log_steps)
+    if told:
+        steps = tuple((step.end, step.seconds) for step in told)
+        numbers = tuple(step.number for step in told)
+        return Series(steps, "job log", log_sample(ev), numbers, tuple(step.covers for step in told), ev.derive(teller))
     paces = ev.derive(rank_paces)
-    numbers = sorted({step for pace in paces.values() for step in pace.total})
-    steps = []
-    for number in numbers:
-        times = [pace.total[number] for pace in paces.values() if number in pace.total]
-        steps.append((None, median(times) / 1000.0))
-    if not steps:
+    found: dict[int, list[tuple[float | None, float]]] = {}
+    for pace in paces.values():
+        for number, ms in pace.total.items():
+            found.setdefault(number, []).append((pace.ends.get(number), ms / 1000.0))
+    if found:
+        rows = [_middle(found[number]) for number in sorted(found)]
+        return Series(tuple(rows), "step records", next(iter(paces.values())).sample, tuple(sorted(found)))
+    return ev.derive(_plain_series)
+
+
+def _middle(told: list[tuple[float | None, float]]) -> tuple[float | None, float]:
+    """One step as its ranks told it: median of its ends and of its times."""
+    ends = [end for end, _ in told if end is not None]
+    return (median(ends) if ends else None), median(seconds for _, seconds in told)
+
+
+def _plain_series(ev: Evidence) -> Series | None:
+    """From files of one number a line, counted back from their last line; without a unit they tell no time."""
+    columns: list[list[float]] = []
+    seen: Sample | None = None
+    for sample, entry in ev.derive(job_steps):
+        told = entry.get("columns")
+        values = told.get("total_ms") if isinstance(told, Mapping) and entry.get("kind") == "numbers" else None
+        if isinstance(values, list) and values and entry.get("unit") in ("ms", "s") and all(map(_positive, values)):
+            columns.append([float(value) for value in values])
+            seen = sample
+    if not columns:
         return None
-    return Series(tuple(steps), "step records", next(iter(paces.values())).sample, tuple(numbers))
-
-
-def _of_this_attempt(ev: Evidence, rows: list[Any]) -> tuple[list[tuple[float | None, float]], list[int]]:
-    """Rows [number, time, ms] of the log as steps, without those of earlier attempts in the same file."""
-    steps: list[tuple[float | None, float]] = []
-    numbers: list[int] = []
-    for row in rows:
-        if not (isinstance(row, list) and len(row) == 3 and isinstance(row[0], int) and _positive(row[2])):
-            continue
-        at = log_time(ev, row[1])
-        if at is not None and ev.job.attempt.started is not None and at < ev.job.attempt.started - 1.0:
-            continue
-        if numbers and row[0] < numbers[-1]:  # a restart goes back to its checkpoint
-            steps.clear()
-            numbers.clear()
-        steps.append((at, row[2] / 1000.0))
-        numbers.append(row[0])
-    return steps, numbers
+    last = min(len(values) for values in columns)
+    rows = [(None, median(values[place - last] for values in columns) / 1000.0) for place in range(last)]
+    return Series(tuple(rows), "plain step times", seen)
 
 
 def rank_paces(ev: Evidence) -> dict[int, RankPace]:
-    """The newest step columns of every rank that keeps records."""
+    """The newest step columns of every rank that keeps records; where none does, Megatron's timers in the job log."""
     found: dict[int, RankPace] = {}
     for sample, entry in ev.derive(job_steps):
         columns, rank = entry.get("columns"), entry["rank"]
@@ -104,7 +123,15 @@ def rank_paces(ev: Evidence) -> dict[int, RankPace]:
             _column(numbers, columns.get("collective_ms")),
             _column(numbers, columns.get("data_ms")),
             _column(numbers, columns.get("total_ms")),
+            _ends(ev, sample, numbers, columns),
         )
+    log = log_sample(ev)
+    if log is not None and not any(pace.compute for pace in found.values()):
+        table = ev.derive(rank_table)
+        for rank, told in ev.derive(rank_timers).items():
+            if table.world_size is None or rank < table.world_size:
+                compute, collective, data = (told.get(name, {}) for name in TIMED)
+                found[rank] = RankPace(rank, table.node_of(rank) or "", log, compute, collective, data, {})
     return found
 
 
@@ -112,6 +139,11 @@ def _column(numbers: list[Any], values: Any) -> dict[int, float]:
     if not isinstance(values, list):
         return {}
     return {n: float(v) for n, v in zip(numbers, values) if isinstance(n, int) and _positive(v)}
+
+
+def _ends(ev: Evidence, sample: Sample, numbers: list[Any], columns: Mapping[str, Any]) -> dict[int, float]:
+    begun, took = _column(numbers, columns.get("t_start")), _column(numbers, columns.get("total_ms"))
+    return {n: our_time(ev, sample.node, at + took[n] / 1000.0) for n, at in begun.items() if n in took}
 
 
 def _positive(value: Any) -> bool:
@@ -134,9 +166,13 @@ def present_step(ev: Evidence) -> float | None:
 
 @fact("pace.source", type="text")
 def source(ev: Evidence) -> Fact:
-    """Where step times come from: "job log" or "step records"."""
+    """Where step times come from: "job log", "step records" or "plain step times"."""
     series = ev.derive(job_series)
-    return known(series.source) if series else unknown("no step times were found in the job log or in step records")
+    return (
+        known(series.source, text=series.named)
+        if series
+        else unknown("no step times were found in the job log or in step records")
+    )
 
 
 @fact("pace.steps", type="number", unit="steps")
@@ -152,7 +188,7 @@ def t0(ev: Evidence) -> Fact:
     found, series = ev.derive(job_change), ev.derive(job_series)
     if found is None or series is None:
         return unknown(f"fewer than ten step times were read ({len(series.steps) if series else 0})")
-    return known(found.healthy, text=f"{found.healthy:.3g} s a step ({series.source})", provenance=_seen(ev, series))
+    return known(found.healthy, text=f"{found.healthy:.3g} s a step ({series.named})", provenance=_seen(ev, series))
 
 
 @fact("pace.t1_s", type="number", unit="s")
@@ -161,7 +197,7 @@ def t1(ev: Evidence) -> Fact:
     found, series = ev.derive(job_change), ev.derive(job_series)
     if found is None or series is None:
         return unknown("fewer than ten step times were read")
-    return known(found.now, text=f"{found.now:.3g} s a step ({series.source})", provenance=_seen(ev, series))
+    return known(found.now, text=f"{found.now:.3g} s a step ({series.named})", provenance=_seen(ev, series))
 
 
 @fact("pace.increase", type="number")
@@ -187,7 +223,7 @@ def slow_for(ev: Evidence) -> Fact:
         return unknown("fewer than ten step times were read")
     if not found.changed or found.increase <= 0:
         return known(0.0)
-    return known(sum(seconds for _, seconds in series.steps[found.since :]), provenance=_seen(ev, series))
+    return known(series.lasted(found.since), provenance=_seen(ev, series))
 
 
 @fact("pace.uneven", type="number")

@@ -180,6 +180,7 @@ WATCHDOG_ROW = row(  # probes/_watchdog.py COLUMNS
     WORD, _TAG, _TAG, _TAG, _SEQ, _TAG, _SEQ, _SEQ, _SEQ, _SEQ, _SEQ, _SEQ, _RANKS, maybe(places), _RANKS,
     _TIME, _TIME, _TIME, _TIME, flag, COUNT, maybe(COUNT), maybe(COUNT),
 )  # fmt: skip
+TIMED = ("compute_ms", "collective_ms", "data_ms")
 JOBLOG = record(
     {
         "path": LINE, "size": COUNT, "mtime": TIME, "exists": flag, "truncated_head": flag, "complete": flag,
@@ -192,6 +193,9 @@ JOBLOG = record(
         ),
         "hits": each(HIT), "hits_left_out": named(COUNT),
         "heard": each(RANK), "hosts": named(WORD, MOST_RANKS),  # of logs that somebody collected (log_files.py)
+        "timers": record(
+            {"step": column(0, 10**15, ints=True), **{name: named(column(), MOST_RANKS) for name in TIMED}}
+        ),
         "watchdog": record({"columns": each(WORD, 64), "rows": each(WATCHDOG_ROW, 1024), "left_out": COUNT}),
     }
 )  # fmt: skip
@@ -205,7 +209,8 @@ STEPS = record(
                     "last_at": TIME, "n": COUNT, "pids": each(PID), "set": ENV, "shared": flag,
                     "columns": record(
                         {"step": column(0, 10**15, ints=True), "t_start": column(0.0, LAST_TIME), "total_ms": column(),
-                         "compute_ms": column(), "collective_ms": column(), "data_ms": column()}
+                         "compute_ms": column(), "collective_ms": column(), "data_ms": column(), "gc_ms": column(),
+                         "seq_tokens": column()}
                     ),
                 }
             )
