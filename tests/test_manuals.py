@@ -96,8 +96,9 @@ def test_every_leaf_that_is_no_shrug_is_on_the_page_of_the_verdicts():
 
 
 def test_every_name_of_the_recorder_and_of_its_records_is_on_its_page():
-    from triage import steplog
     from triage.probes.steps import NUMBERS
+
+    from triage import steplog
 
     page = text("triage-steplog.3")
     calls = [name for name in vars(steplog.StepLog) if not name.startswith("_")]
