@@ -28,7 +28,7 @@ OUTSIDE = {"socket", "subprocess", "paramiko", "rich", "time", "threading", "asy
 ORDER = {
     "model": 0, "errors": 0, "ownfiles": 1, "scribe": 2, "memory": 1, "incidents": 4, "ledger": 5, "probes": 1, "playbooks": 1, "readers": 2, "facts": 3, "schedulers": 3,
     "transports": 3, "tree": 4, "cost": 4, "case": 4, "carry": 4, "ownlog": 4, "gather": 5, "asking": 5, "forward": 5, "unread": 5, "schema": 5, "narrate": 5, "billing": 5, "recalled": 5, "conclude": 6,
-    "render": 6, "investigate": 7, "config": 7, "drill": 7, "inputs": 8, "watch": 8, "handover": 8, "checkup": 8, "picture": 9, "pricing": 10, "commands": 11, "cli": 12, "__main__": 13,
+    "render": 6, "investigate": 7, "config": 7, "lastseen": 7, "drill": 7, "resolve": 8, "watch": 8, "handover": 8, "checkup": 8, "inputs": 9, "picture": 10, "pricing": 11, "commands": 12, "cli": 13, "__main__": 14,
 }  # fmt: skip
 
 

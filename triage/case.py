@@ -164,7 +164,7 @@ def read(folder: Path) -> CaseFile:
     head = _object(_text(folder / "case.json"), f"{folder}/case.json")
     if head.get("schema") != SCHEMA:
         raise ConfigError(f"{folder}/case.json: schema {str(head.get('schema'))[:40]!r} is not {SCHEMA}")
-    job = _job(head.get("job"), folder)
+    job = job_of(head.get("job"), folder)
     samples, skipped = _samples(folder, {node.name for node in job.nodes})
     books: dict[str, str] = {}
     for path in _inside(folder / "playbooks"):
@@ -366,7 +366,8 @@ def _sample(line: bytes) -> Sample | None:
     )
 
 
-def _job(value: Any, folder: Path) -> Job:
+def job_of(value: Any, folder: Path) -> Job:
+    """The job of a case.json, each value checked. ConfigError where it holds none."""
     if not isinstance(value, dict):
         raise ConfigError(f"{folder}/case.json: job is missing")
     nodes = []
@@ -381,6 +382,7 @@ def _job(value: Any, folder: Path) -> Job:
                     fabric=tuple(_words(f, 253) for f in _list(entry.get("fabric"))[:64]),
                     state=_words(entry.get("state"), 64),
                     state_reason=_words(entry.get("state_reason"), 200),
+                    gpus=None if entry.get("gpus") is None else _whole(entry.get("gpus"), 0, 1024),
                 )
             )
     attempt, match = _dict(value.get("attempt")), _dict(value.get("match"))
@@ -399,6 +401,7 @@ def _job(value: Any, folder: Path) -> Job:
         user=_words(value.get("user"), 64),
         match={_words(k, 80): _words(v, 200) for k, v in list(match.items())[:20]},
         deadline=_maybe(value.get("deadline")),
+        workdir=_words(value.get("workdir"), 1000),
     )
 
 

@@ -19,6 +19,7 @@ from triage.errors import ConfigError
 # name -> what it is; all are text, "" = unset.
 SETTINGS: Mapping[str, str] = {
     "inventory": "file that says which nodes a job has",
+    "scheduler": "who knows the job: slurm or inventory; else whoever is here and knows such ids",
     "profile": "file with this site's costs and thresholds",
     "transport": "how to reach the nodes: ssh, openssh, srun or local",
     "user": "user name on the nodes",

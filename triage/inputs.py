@@ -9,7 +9,6 @@ import shlex
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ from triage.investigate import Options, live, probe_names, shipped_playbooks
 from triage.model import Attempt, Job, Report, Sample
 from triage.ownfiles import text_of as text_of
 from triage.render.color import use_color as use_color
-from triage.schedulers import inventory
+from triage.resolve import Found
+from triage.resolve import find_job as find_job
+from triage.schedulers.hostlist import fold
 
 Say = Callable[[str], None]
 MAX_DUMP = 64 << 20
@@ -31,43 +32,6 @@ MAX_DUMPS = 20_000
 
 
 # ------------------------------------------------------------------------------------------------ a live job
-
-
-@dataclass(frozen=True)
-class Found:
-    """A job, and all that says how to reach its nodes."""
-
-    job: Job
-    settings: Config
-    access: inventory.Access = field(default_factory=inventory.Access)
-    nodes: str = ""  # --nodes, as given
-
-
-def find_job(job_id: str, nodes: str | None, flags: Mapping[str, str | None], *, warn: Say) -> Found:
-    """The job of that id from the inventory, from --nodes, or from both: then --nodes says which of them to ask."""
-    settings = config.load(flags)
-    for line in settings.warnings:
-        warn(line)
-    path = settings.value("inventory")
-    if not path:
-        if nodes:
-            return Found(inventory.from_nodes(job_id, nodes), settings, nodes=nodes)
-        raise UsageError(
-            f"job {job_id}: nothing tells its nodes. Give --inventory FILE.yaml, or --nodes 'gpu[001-128]'"
-        )
-    read = inventory.parse(text_of(path, "inventory"), path, time.time())
-    job = read.job(job_id)
-    for line in (notes := read.notes.get(job_id, ())):
-        warn(line)
-    settings = replace(settings, warnings=(*settings.warnings, *notes))
-    if nodes:
-        known = {node.name: node for node in job.nodes}
-        wanted = inventory.from_nodes(job_id, nodes).nodes
-        job = replace(job, nodes=tuple(known.get(node.name, node) for node in wanted))
-    ownfiles.ahead(opens=[job.log])
-    if settings.value("cluster"):
-        job = replace(job, cluster=job.cluster or settings.value("cluster"))
-    return Found(job, settings, read.access, nodes or "")
 
 
 def watched(
@@ -253,8 +217,6 @@ def _newest(samples: Sequence[Sample]) -> float:
 
 
 def _ranges(ranks: Sequence[int]) -> str:
-    from triage.schedulers.hostlist import fold
-
     return re.sub(r"[\[\]]", "", fold(str(rank) for rank in ranks))
 
 

@@ -27,6 +27,7 @@ class Node:
     fabric: tuple[str, ...] = ()  # addresses on the training network, "host:port"
     state: str = ""  # the scheduler's word, e.g. "idle", "mixed*", "down"
     state_reason: str = ""
+    gpus: int | None = None  # that the job has there, by the scheduler; None: nobody told
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Job:
     user: str = ""
     match: Mapping[str, str] = field(default_factory=dict)  # environment names and values that mark this job's ranks
     deadline: float | None = None  # the scheduler's wall-time limit, epoch seconds
+    workdir: str = ""  # where the job was started
 
     def node(self, name: str) -> Node | None:
         return next((n for n in self.nodes if n.name == name), None)

@@ -6,7 +6,15 @@ from typing import Annotated, Optional
 
 import typer
 
-from triage.commands.flags import InventoryOption, NodesOption, Output, OutputOption, ProfileOption, StateOption
+from triage.commands.flags import (
+    InventoryOption,
+    NodesOption,
+    Output,
+    OutputOption,
+    ProfileOption,
+    SchedulerOption,
+    StateOption,
+)
 from triage.commands.saying import say, write
 
 # ruff: noqa: UP045
@@ -15,6 +23,7 @@ from triage.commands.saying import say, write
 def doctor(
     jobid: Annotated[str, typer.Argument(help="The job's id; with --nodes any word will do.")] = "-",
     inventory: InventoryOption = None,
+    scheduler: SchedulerOption = None,
     nodes: NodesOption = None,
     profile: ProfileOption = None,
     transport: Annotated[Optional[str], typer.Option("--transport", help="How to reach nodes: ssh or local.")] = None,
@@ -27,7 +36,7 @@ def doctor(
     """Say what would be missing if this job hung now, which verdicts that costs, and the line that mends it."""
     from triage import config
 
-    flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
+    flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
     config.begin(flags)
     import json

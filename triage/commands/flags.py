@@ -43,6 +43,7 @@ ProfileOption = Annotated[Optional[str], typer.Option("--profile", help="YAML wi
 PlotOption = Annotated[Optional[str], typer.Option("--plot", help="Write a picture of the steps and the rent (SVG).")]
 StateOption = Annotated[Optional[str], typer.Option("--state-dir", help="Folder of the saved cases.")]
 InventoryOption = Annotated[Optional[str], typer.Option("--inventory", help="YAML that says which nodes a job has.")]
+SchedulerOption = Annotated[Optional[str], typer.Option("--scheduler", help="Who knows the job: slurm or inventory.")]
 NodesOption = Annotated[Optional[str], typer.Option("--nodes", help="The job's nodes, e.g. 'gpu[001-128]'.")]
 # Texts and not `Path`: typer touches those by itself, and on dead storage that never returns.
 PlaybookOption = Annotated[Optional[list[str]], typer.Option("--playbook", help="A playbook instead of the saved one.")]

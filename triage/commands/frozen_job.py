@@ -16,6 +16,7 @@ from triage.commands.flags import (
     NodesOption,
     PlotOption,
     ProfileOption,
+    SchedulerOption,
     StateOption,
 )
 from triage.commands.saying import answer, say
@@ -26,6 +27,7 @@ from triage.commands.saying import answer, say
 def frozen_job(
     jobid: Annotated[str, typer.Argument(help="The job's id, as the scheduler or the inventory knows it.")],
     inventory: InventoryOption = None,
+    scheduler: SchedulerOption = None,
     nodes: NodesOption = None,
     profile: ProfileOption = None,
     transport: Annotated[
@@ -54,7 +56,7 @@ def frozen_job(
     """Find the culprit of a frozen or slow job: read-only, over SSH, within a minute."""
     from triage import config
 
-    flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
+    flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
     config.begin(flags)
     from triage import investigate

@@ -16,6 +16,7 @@ time written with a Z, which puts evidence outside of the attempt: what begins i
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -23,7 +24,9 @@ from typing import Any
 
 from triage.errors import ConfigError, UnknownJob, UsageError
 from triage.model import Attempt, Job, Node
+from triage.ownfiles import text_of
 from triage.readers.strict_yaml import read_yaml
+from triage.schedulers.base import Access, Answer, Ask
 from triage.schedulers.hostlist import expand
 
 _JOB_KEYS = {"nodes", "log", "state", "started", "ended", "cluster", "match", "user", "restart", "deadline"}
@@ -34,18 +37,9 @@ AHEAD_S = 300.0
 
 
 @dataclass(frozen=True)
-class Access:
-    """How the inventory says to reach the nodes: key files, known_hosts files, ssh_config; without, the user's own."""
-
-    keys: tuple[str, ...] = ()
-    known_hosts: tuple[str, ...] = ()
-    config: str = ""  # "none" = read none
-
-
-@dataclass(frozen=True)
 class Inventory:
     jobs: Mapping[str, Job] = field(default_factory=dict)
-    access: Access = Access()
+    access: Access = field(default_factory=Access)
     origin: str = ""
     mistakes: Mapping[str, str] = field(default_factory=dict)  # job -> why its times cannot be
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # job -> what is missing and will be missed
@@ -58,6 +52,17 @@ class Inventory:
         near = difflib.get_close_matches(job_id, self.jobs, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; it knows {', '.join(list(self.jobs)[:5]) or 'no job'}"
         raise UnknownJob(f"job {job_id} is not in {self.origin}{hint}")
+
+
+def claims(job_id: str) -> bool:
+    """Never by itself: an inventory is asked where one is given."""
+    return False
+
+
+def find(ask: Ask) -> Answer:
+    """The job of that id in the inventory that is given."""
+    read = parse(text_of(ask.path, "inventory"), ask.path, time.time())
+    return Answer(read.job(ask.job_id), read.notes.get(ask.job_id, ()), read.access)
 
 
 def from_nodes(job_id: str, node_list: str) -> Job:
