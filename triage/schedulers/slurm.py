@@ -212,7 +212,7 @@ class _Search(Calls):
             hostname=batch.hostname if batch else "",
             workdir=workdir,
         )
-        if why:
+        if why and row.state != "pending":  # then there is no such file yet
             self.notes.append(why)
         return file
 
