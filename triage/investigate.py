@@ -232,7 +232,10 @@ def live(job: Job, options: Options) -> Result:
 
     say = options.say
     # A missing key leaves no case behind.
-    transport = base.load(options.transport, {**options.transport_options, "nodes": job.nodes, "job": job.id})
+    transport = base.load(
+        options.transport,
+        {**options.transport_options, "nodes": job.nodes, "job": job.match.get("SLURM_JOB_ID", job.id)},
+    )
     run = _Run(job, options)
     for line in getattr(transport, "silent", ()):
         run.warn(f"{line}: going on without it")
@@ -248,7 +251,8 @@ def live(job: Job, options: Options) -> Result:
         job.nodes, transport, load, command=payload.command(options.sudo), on_sample=run.keep, on_progress=progress
     )
     try:
-        _gather(run, fleet)
+        if job.nodes:  # a pending job has none yet: nobody is asked, and nothing can move
+            _gather(run, fleet)
         outcome, case = _walk_on(run, fleet)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):

@@ -41,6 +41,7 @@ FINDINGS = (
         "does not answer us, and its peers reach it on the management network: our own way to it is closed "
         "(firewall, route, jump host), not the node",
     ),
+    ("hosts.marked", "node", "is marked by the scheduler"),
     ("hosts.silent", "node", "did not answer; silence alone accuses nobody"),
     ("hosts.lost", "node", "answered the first look and not the second"),
     ("waits.stale", "dump", "its dump is of another attempt or older than its process; not compared"),

@@ -20,6 +20,7 @@ from dataclasses import replace
 from triage import ownfiles
 from triage.errors import SchedulerSilent, UnknownJob, UsageError
 from triage.model import Attempt, Job
+from triage.readers.node_words import unwell
 from triage.schedulers import _slurm_json as extra_form
 from triage.schedulers import _slurm_text as text
 from triage.schedulers._commands import Said, locate
@@ -30,10 +31,6 @@ from triage.schedulers.hostlist import fold
 
 MOST_TOLD = 8
 LATE_S = 1.0  # of silence before it is said whom we wait for
-# Slurm's marks behind a node's state (sinfo(1), NODE STATE CODES).
-MARKS = {"*": "does not respond", "~": "is powered off", "#": "is powering up", "%": "is powering down",
-         "!": "is to be powered down", "$": "is reserved for maintenance", "@": "waits for a reboot", "^": "reboots"}  # fmt: skip
-WELL = ("allocated", "mixed", "idle", "completing", "reserved", "planned")
 
 
 def claims(job_id: str) -> bool:
@@ -232,18 +229,11 @@ class _Search(Calls):
         """Before anybody is asked by SSH: what Slurm says of nodes that are not as they should be."""
         marked: dict[str, list[str]] = {}
         for node in job.nodes:
-            if unwell(node.state):
-                marked.setdefault(f"{node.state}{' ' + node.state_reason if node.state_reason else ''}", []).append(
-                    node.name
-                )
+            if word := unwell(node.state):
+                why = f"; {node.state_reason}" if node.state_reason else ""
+                marked.setdefault(f"{word}{why}", []).append(node.name)
         for words, names in list(marked.items())[:MOST_TOLD]:
             self.ask.say(f"Slurm marks {fold(names)} as {words}")
-
-
-def unwell(state: str) -> bool:
-    """Does Slurm say of the node that something is wrong, planned or not?"""
-    word = state.rstrip("".join(MARKS) + "-+")
-    return bool(state) and (word not in WELL or any(mark in state for mark in MARKS))
 
 
 def _state(rows: Sequence[text.Row]) -> str:
