@@ -81,7 +81,7 @@ def test_a_running_job_with_all_that_is_known_of_it(commands):
         1796140360.0,
     )
     assert (job.log, job.workdir, dict(job.match)) == ("/w/train-4711-gpu1.out", "/w", {"SLURM_JOB_ID": "4711"})
-    assert heard == ["Slurm marks n3 as mixed*"]
+    assert heard == ["Slurm marks n3 as mixed*: its daemon does not respond"]
 
 
 def test_a_hung_squeue_is_killed_with_its_children_in_time(commands):

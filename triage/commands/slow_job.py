@@ -15,6 +15,7 @@ from triage.commands.flags import (
     InventoryOption,
     NodesOption,
     ProfileOption,
+    SchedulerOption,
     StateOption,
 )
 from triage.commands.saying import answer, say
@@ -25,6 +26,7 @@ from triage.commands.saying import answer, say
 def slow_job(
     jobid: Annotated[str, typer.Argument(help="The job's id, as the scheduler or the inventory knows it.")],
     inventory: InventoryOption = None,
+    scheduler: SchedulerOption = None,
     nodes: NodesOption = None,
     profile: ProfileOption = None,
     transport: Annotated[Optional[str], typer.Option("--transport", help="How to reach nodes: ssh or local.")] = None,
@@ -49,7 +51,7 @@ def slow_job(
     """Who makes a job slow, since when, and what it costs; a job that stands still is asked as frozen."""
     from triage import config
 
-    flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
+    flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
     config.begin(flags)
     from triage import investigate

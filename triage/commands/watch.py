@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from triage.commands.flags import InventoryOption, NodesOption, ProfileOption, StateOption
+from triage.commands.flags import InventoryOption, NodesOption, ProfileOption, SchedulerOption, StateOption
 from triage.commands.saying import say, write
 
 # ruff: noqa: UP045
@@ -27,6 +27,7 @@ class Until(str, Enum):
 def watch(
     jobid: Annotated[str, typer.Argument(help="The job's id, as the scheduler or the inventory knows it.")],
     inventory: InventoryOption = None,
+    scheduler: SchedulerOption = None,
     nodes: NodesOption = None,
     profile: ProfileOption = None,
     transport: Annotated[Optional[str], typer.Option("--transport", help="How to reach nodes: ssh or local.")] = None,
@@ -46,7 +47,7 @@ def watch(
 
     from triage import config
 
-    flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
+    flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
     config.begin(flags)
     from triage import watch as watching
