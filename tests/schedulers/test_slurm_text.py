@@ -131,6 +131,13 @@ def test_a_job_name_or_comment_that_forges_keys_makes_them_unknown_and_never_wro
         assert found.restarts is None and found.stdout == "" and found.workdir in ("", "/work/a")
 
 
+def test_gpus_that_a_name_or_comment_forges_do_not_count():
+    forged = "x  Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:99(IDX:0) MinCPUsNode=1"
+    for found in (shown(name=forged), shown(comment=f"Comment={forged} ")):
+        assert found.gpus == {"n1": 8, "n2": 8, "n3": 8, "n4": 4}
+    assert shown(name="x JOB_GRES=gpu:9  Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:9 MinCPUsNode=1").gpus is None
+
+
 def test_a_comment_with_a_bar_and_an_equals_sign_costs_nothing():
     assert shown(comment="Comment=a b|c State=x ").stdout == "/work/a/slurm-2_1.out"
 

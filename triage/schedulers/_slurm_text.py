@@ -296,7 +296,9 @@ def _name_is_whole(keys: Sequence[str]) -> bool:
 def _gpus(line: str) -> Mapping[str, int] | None:
     """node -> GPUs that the job has there; None where no GPU is told of (a cluster may hand out whole nodes)."""
     counts: dict[str, int] = {}
-    for listed, gres in _PER_NODE.findall(line):
+    _, told, rest = line.partition(" JOB_GRES=")
+    # Between these two no user's words stand.
+    for listed, gres in _PER_NODE.findall(rest.partition(" MinCPUsNode=")[0] if told else ""):
         count = gpus_of(gres)
         for node in hosts(listed):
             # A node may stand there twice: its cores differ, and the GPUs stand in each of the rows once.
