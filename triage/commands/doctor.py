@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from triage.commands.flags import InventoryOption, NodesOption, Output, OutputOption, ProfileOption, StateOption
-from triage.commands.saying import say, write
+from triage.commands.saying import patience, say, write
 
 # ruff: noqa: UP045
 
@@ -29,6 +29,7 @@ def doctor(
 
     flags = {"inventory": inventory, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
+    patience()
     config.begin(flags)
     import json
 
