@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -280,3 +281,23 @@ def test_a_replay_draws_the_steps_of_its_ranks(tmp_path):
     words = [e.text for e in ElementTree.parse(svg).getroot().iter("{http://www.w3.org/2000/svg}text")]
     assert "onset" in words and [word for word in words if word.startswith("rank ")] == ["rank 3 (n888)"]
     assert "7 others" in words
+
+
+SLOW_START = """
+import signal, sys, time
+from triage.commands import saying
+saying.FIRST_WORDS_S = 0.2
+saying.patience()
+time.sleep(0.5)
+{after}
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "lines"), [("", 1), ("saying.say('first'); saying.patience(); saying.say('second')", 3)]
+)
+def test_before_anything_is_said_a_wait_for_our_own_files_is_told_once_and_after_words_it_is_not(after, lines):
+    words = [sys.executable, "-c", SLOW_START.format(after=after)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=True)
+    assert len(done.stderr.splitlines()) == lines and "have not answered yet" in done.stderr.splitlines()[0]

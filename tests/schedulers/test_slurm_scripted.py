@@ -95,6 +95,10 @@ def test_a_hung_squeue_is_killed_with_its_children_in_time(commands):
     with pytest.raises(SchedulerSilent, match=r"slurmctld did not answer squeue within 1s"):
         ask(limit_s=1.0)
     assert time.monotonic() - began < 3.0
+    heard = []
+    with pytest.raises(SchedulerSilent):
+        ask(limit_s=1.6, say=heard.append)
+    assert heard == ["asking Slurm for job 4711"]
     child = int((folder / "bin" / "squeue.child").read_text())
     for _ in range(50):
         try:

@@ -15,7 +15,7 @@ from triage.commands.flags import (
     SchedulerOption,
     StateOption,
 )
-from triage.commands.saying import say, write
+from triage.commands.saying import patience, say, write
 
 # ruff: noqa: UP045
 
@@ -38,6 +38,7 @@ def doctor(
 
     flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
+    patience()
     config.begin(flags)
     import json
 

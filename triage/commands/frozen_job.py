@@ -19,7 +19,7 @@ from triage.commands.flags import (
     SchedulerOption,
     StateOption,
 )
-from triage.commands.saying import answer, say
+from triage.commands.saying import answer, patience, say
 
 # ruff: noqa: UP045
 
@@ -58,6 +58,7 @@ def frozen_job(
 
     flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
+    patience()
     config.begin(flags)
     from triage import investigate
     from triage.inputs import find_job, options

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from triage.commands.flags import InventoryOption, NodesOption, ProfileOption, SchedulerOption, StateOption
-from triage.commands.saying import say, write
+from triage.commands.saying import patience, say, write
 
 # ruff: noqa: UP045
 
@@ -49,6 +49,7 @@ def watch(
 
     flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
              "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
+    patience()
     config.begin(flags)
     from triage import watch as watching
     from triage.errors import UsageError

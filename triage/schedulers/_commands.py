@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triage import ownfiles
@@ -22,6 +22,7 @@ from triage import ownfiles
 MOST_OUT = 16 << 20  # `squeue --json` of one job of 4,000 nodes is some 2 MB
 MOST_ERR = 64 << 10
 AFTER_END_S = 0.2  # what was written before the end lies in the pipe by then
+LATE_S = 1.0  # of silence before it is said whom we wait for
 PIECE = 1 << 16
 
 
@@ -67,14 +68,19 @@ class _Running:
     why: str = ""
 
 
-def run_all(lines: Sequence[Sequence[str]], limit_s: float, env: Mapping[str, str]) -> list[Said]:
-    """Run these commands at once, all within `limit_s`, and say what each came to; in their order."""
+def run_all(
+    lines: Sequence[Sequence[str]], limit_s: float, env: Mapping[str, str], late: Callable[[], None] = lambda: None
+) -> list[Said]:
+    """Run these commands at once, all within `limit_s`, and say what each came to; in their order.
+
+    `late` is called once where they take longer than LATE_S: somebody waits for us.
+    """
     deadline = time.monotonic() + limit_s
     running: list[_Running | Said] = []
     try:
         for argv in lines:
             running.append(_start(argv, env))
-        _listen([each for each in running if isinstance(each, _Running)], deadline)
+        _listen([each for each in running if isinstance(each, _Running)], deadline, late)
     finally:
         for each in running:
             if isinstance(each, _Running):
@@ -98,7 +104,8 @@ def _start(argv: Sequence[str], env: Mapping[str, str]) -> _Running | Said:
     return _Running(process)
 
 
-def _listen(all_: list[_Running], deadline: float) -> None:
+def _listen(all_: list[_Running], deadline: float, late: Callable[[], None]) -> None:
+    begun, told = time.monotonic(), False
     with selectors.DefaultSelector() as selector:
         for each in all_:
             for pipe, kept, most in (
@@ -111,6 +118,9 @@ def _listen(all_: list[_Running], deadline: float) -> None:
             left = deadline - time.monotonic()
             if left <= 0:
                 break
+            if not told and time.monotonic() - begun > LATE_S:
+                told = True
+                late()
             # In slices: a child that was left behind may hold the pipe of a command that has ended.
             for key, _ in selector.select(min(left, 0.05)):
                 each, kept, most = key.data

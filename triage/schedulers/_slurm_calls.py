@@ -44,6 +44,7 @@ class Calls:
     cluster: str = ""  # its name, as far as it is known
     where: tuple[str, ...] = ()  # -M CLUSTER, where the id names another one than this machine's
     deadline: float = 0.0
+    said: bool = False
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.ask.limit_s
@@ -59,7 +60,13 @@ class Calls:
         env.update(TZ="UTC0", LC_ALL="C", SLURM_BITSTR_LEN="0", SLURM_TIME_FORMAT="standard")
         paths = {name: locate(name) for name in dict.fromkeys(line[0] for line in lines)}
         whole = [[paths[line[0]] or line[0], *self.where, *line[1:]] for line in lines]
-        return run_all(whole, max(least_s, self.left), env)
+        return run_all(whole, max(least_s, self.left), env, self._waiting)
+
+    def _waiting(self) -> None:
+        """Said once: a person waits too."""
+        if not self.said:
+            self.said = True
+            self.ask.say(f"asking Slurm for job {self.ask.job_id}")
 
     def rows(self) -> list[text.Row]:
         """squeue's rows of the id, [] where there is no such job now."""

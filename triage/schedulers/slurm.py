@@ -13,7 +13,6 @@ notes/fanout-and-schedulers.md 3.1.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -30,7 +29,6 @@ from triage.schedulers.base import Answer, Ask
 from triage.schedulers.hostlist import fold
 
 MOST_TOLD = 8
-LATE_S = 1.0  # of silence before it is said whom we wait for
 
 
 def claims(job_id: str) -> bool:
@@ -59,14 +57,8 @@ def find(ask: Ask) -> Answer:
 
 class _Search(Calls):
     def run(self) -> Answer:
-        late = threading.Timer(LATE_S, self.ask.say, (f"asking Slurm for job {self.ask.job_id}",))
-        late.daemon = True
-        late.start()
-        try:
-            rows = self.rows()
-            return self._answer(self._chosen(rows)) if rows else over(self)
-        finally:
-            late.cancel()
+        rows = self.rows()
+        return self._answer(self._chosen(rows)) if rows else over(self)
 
     # ------------------------------------------------------------ which of the rows
 
