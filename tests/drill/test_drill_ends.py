@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from drill_helpers import alive, connect, moving, wait_for
 
+from triage.drill import netlab
 from triage.drill.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +24,9 @@ HELD = """
 import sys
 from pathlib import Path
 from triage.drill.run import DrillOptions, run_drill
-options = DrillOptions(scenario="healthy", nodes=2, ranks_per_node=1, after_s=0, hold=True, truth=Path(sys.argv[1]))
+options = DrillOptions(
+    scenario="healthy", nodes=2, ranks_per_node=1, after_s=0, hold=True, truth=Path(sys.argv[1]), backend=sys.argv[2]
+)
 sys.exit(run_drill(options, lambda job, inventory, profile: 99))
 """
 
@@ -31,21 +35,25 @@ def all_gone(pids: list[int], folder: Path) -> None:
     wait_for(lambda: not [pid for pid in pids if alive(pid)] and not folder.exists(), 5)
 
 
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], Path]]:
+@pytest.fixture(params=["processes", "namespaces"])
+def held(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], Path]]:
     """A drill with --hold in another Python: the process, what runs for it, its folder."""
+    if request.param == "namespaces" and (why := netlab.why_not()):
+        pytest.skip(f"no namespaces here: {why}")
     truth = tmp_path / "facts.json"
     child = subprocess.Popen(
-        [sys.executable, "-c", HELD, str(truth)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        [sys.executable, "-c", HELD, str(truth), request.param], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
         start_new_session=True,
     )  # fmt: skip
     assert child.stdout is not None
     line = child.stdout.readline()
-    assert line.startswith("triage frozen-job "), line + (child.stderr.read() if child.stderr else "")
-    facts = json.loads(truth.read_text())
-    yield child, facts["processes"], Path(facts["folder"])
-    child.kill()
-    child.wait()
+    try:
+        assert re.match(r"(nsenter --net=/proc/\d+/ns/net )?triage frozen-job ", line), line
+        facts = json.loads(truth.read_text())
+        yield child, facts["processes"], Path(facts["folder"])
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_close_leaves_nothing() -> None:
@@ -94,7 +102,7 @@ def test_a_killed_parent_leaves_nothing(held: tuple[subprocess.Popen[str], list[
 
 def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", HELD, str(tmp_path / "facts.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", HELD, str(tmp_path / "facts.json"), "processes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, cwd=ROOT, start_new_session=True, env=os.environ | {"TMPDIR": str(tmp_path)},
     )  # fmt: skip
     wait_for(lambda: list(tmp_path.glob("site-*/shared")))

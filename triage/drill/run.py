@@ -57,7 +57,7 @@ class DrillOptions:
     seed: int | None = None
     hold: bool = False
     blind: tuple[str, ...] = ()
-    backend: str = "auto"
+    backend: str = "processes"  # the command line says auto
     engine: str = "ring"
     truth: Path | None = None
 
