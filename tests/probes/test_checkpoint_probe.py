@@ -133,7 +133,7 @@ def process(root: Path, pid: int, rank: str | None, argv: list[str], job: str = 
     env = {"SLURM_JOB_ID": job, **({"RANK": rank} if rank is not None else {}), **more}
     (folder / "environ").write_bytes(b"\0".join(f"{k}={v}".encode() for k, v in env.items()) + b"\0")
     (folder / "cmdline").write_bytes(b"\0".join(a.encode() for a in argv) + b"\0")
-    (folder / "cwd").symlink_to("/work")
+    (folder / "cwd").symlink_to("/train")
 
 
 def ctx(root: Path, **args: object) -> Ctx:
@@ -152,9 +152,9 @@ def test_rank_0_tells_its_folder_and_its_layout(tmp_path: Path) -> None:
 
 
 def test_a_path_is_taken_from_the_ranks_own_folder(tmp_path: Path) -> None:
-    megatron(tmp_path / "work" / "ckpt", "3000")
+    megatron(tmp_path / "train" / "ckpt", "3000")
     process(tmp_path, 101, "0", ["python", "p.py", "--save-dir=ckpt"])
-    assert checkpoint.collect(ctx(tmp_path))["folders"][0]["path"] == "/work/ckpt"
+    assert checkpoint.collect(ctx(tmp_path))["folders"][0]["path"] == "/train/ckpt"
 
 
 @pytest.mark.parametrize(

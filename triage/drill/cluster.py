@@ -112,7 +112,8 @@ class Cluster:
                 os.close(report_fd)
             self.private_file("known_hosts", self.known_hosts())
             self.private_file("inventory.yaml", self.inventory())
-            self.private_file("profile.yaml", f"thresholds: {json.dumps(self.floors)}\n")
+            floors = ", ".join(f"{name}: {value}" for name, value in self.floors.items())
+            self.private_file("profile.yaml", f"thresholds: {{{floors}}}\n")
         except BaseException:
             self.close()
             raise
