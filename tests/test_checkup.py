@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from triage import checkup, investigate
+from triage.drill.backends import key_pair
 from triage.drill.cluster import Cluster
 from triage.inputs import find_job, options
 from triage.render.clean import clean
@@ -61,6 +62,23 @@ def test_a_job_with_all_switches_lacks_none_of_them(tmp_path):
             time.sleep(0.05)
         made = look(cluster, tmp_path)
     assert not [f.id for f in made.findings if f.state == "lack" and f.where == "job"]
+
+
+def test_where_no_node_answers_the_exit_is_that_of_an_unreachable_job(tmp_path):
+    inventory = tmp_path / "jobs.yaml"
+    inventory.write_text(
+        'version: 1\njobs: {"1": {nodes: "n[1-2]"}}\nhosts: {"n[1-2]": {address: 127.0.0.1, port: 1}}\n'
+    )
+    (tmp_path / "known").write_text("")
+    (tmp_path / "key").write_text(key_pair()[0])
+    (tmp_path / "key").chmod(0o600)
+    words = [sys.executable, "-m", "triage", "doctor", "1", "--inventory", str(inventory), "--state-dir", str(tmp_path)]
+    words += ["--known-hosts", str(tmp_path / "known"), "--key", str(tmp_path / "key"), "--output", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
+    told = json.loads(done.stdout)
+    assert done.returncode == 22 == told["exit_code"] and told["answered"] == 0, done.stderr
+    lack = next(check for check in told["checks"] if check["id"] == "nodes")
+    assert lack["nodes"] == ["n1", "n2"] and lack["set"].startswith("ssh NODE true ")
 
 
 def test_an_unknown_job_is_told_as_such(tmp_path):

@@ -48,7 +48,9 @@ class Checkup:
 
     @property
     def exit_code(self) -> int:
-        """10 where something is missing, else 0."""
+        """22 where no node answered, 10 where something is missing, else 0."""
+        if self.nodes and not self.answered:
+            return 22
         return 10 if any(f.state == "lack" for f in self.findings) else 0
 
 

@@ -201,6 +201,13 @@ def test_what_namespaces_cannot_hide_is_refused() -> None:
             Cluster(nodes=2, backend="namespaces", blind=frozenset({source})).start()
 
 
+def test_what_could_not_be_done_to_a_node_is_told_and_the_node_lives(running: Cluster) -> None:
+    assert running.backend.failed() == ""
+    running.send(running.plan.nodes[2], {"shape": ["rate", "nonsense"]})
+    assert running.plan.nodes[2] in wait_for(running.backend.failed) and "tc qdisc" in running.backend.failed()
+    assert asker(running)(2, "hostname").strip() == running.plan.nodes[2]
+
+
 def test_a_fault_of_real_cables_is_refused_without_them() -> None:
     for backend in ("processes",):
         with pytest.raises(UsageError, match="needs real cables"):

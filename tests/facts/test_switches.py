@@ -50,6 +50,8 @@ def test_a_job_with_all_switches_lacks_none(name):
         ("no_steps", {}, ("TRIAGE_STEP_LOG",)),
         ("quiet_nccl", {}, ("NCCL_DEBUG",)),
         ("quiet_nccl", {"NCCL_DEBUG": "version"}, ()),
+        ("quiet_nccl", {"NCCL_DEBUG": "1"}, ()),
+        ("aborts", {"NCCL_ASYNC_ERROR_HANDLING": "1"}, ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)),
         ("ras_off", {"NCCL_RAS_ENABLE": "0"}, ()),
     ],
 )
@@ -69,6 +71,17 @@ def test_without_an_environment_nothing_is_said(name):
 def test_what_is_left_to_the_release_is_not_said_to_be_off():
     w = world({}, ranks=range(99), drop=("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"))
     assert w.fact("switches.recorder_off").value == 0 and w.fact("switches.no_dump").value == 0
+
+
+def test_what_the_configuration_file_of_nccl_says_counts_as_said():
+    w = world({}, ranks=range(99), drop=("NCCL_DEBUG",))
+    w.samples = [
+        replace(s, data={**s.data, "ranks": [{**r, "conf": {"NCCL_DEBUG": "WARN"}} for r in s.data["ranks"]]})
+        if s.probe == "ranks"
+        else s
+        for s in w.samples
+    ]
+    assert w.fact("switches.quiet_nccl").value == 0
 
 
 def test_the_worst_clock_is_told_with_its_node():

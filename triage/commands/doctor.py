@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from triage.commands.flags import (
+    HostsOption,
     InventoryOption,
+    KeyOption,
     NodesOption,
     Output,
     OutputOption,
     ProfileOption,
     SchedulerOption,
     StateOption,
+    SudoOption,
+    TransportOption,
+    UserOption,
 )
-from triage.commands.saying import patience, say, write
-
-# ruff: noqa: UP045
+from triage.commands.saying import begin, say, write
 
 
 def doctor(
@@ -26,27 +29,32 @@ def doctor(
     scheduler: SchedulerOption = None,
     nodes: NodesOption = None,
     profile: ProfileOption = None,
-    transport: Annotated[Optional[str], typer.Option("--transport", help="How to reach nodes: ssh or local.")] = None,
-    user: Annotated[Optional[str], typer.Option("--user", help="User name on the nodes.")] = None,
-    key: Annotated[Optional[str], typer.Option("--key", help="Private key file.")] = None,
-    known_hosts: Annotated[Optional[str], typer.Option("--known-hosts", help="known_hosts file.")] = None,
+    transport: TransportOption = None,
+    user: UserOption = None,
+    key: KeyOption = None,
+    known_hosts: HostsOption = None,
+    sudo: SudoOption = False,
     state_dir: StateOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Say what would be missing if this job hung now, which verdicts that costs, and the line that mends it."""
-    from triage import config
-
-    flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
-             "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
-    patience()
-    config.begin(flags)
+    flags = begin(
+        inventory=inventory,
+        scheduler=scheduler,
+        profile=profile,
+        transport=transport,
+        user=user,
+        key=key,
+        known_hosts=known_hosts,
+        state_dir=state_dir,
+    )
     import json
 
     from triage import checkup, investigate
     from triage.inputs import find_job, options
 
     found = find_job(jobid, nodes, flags, warn=say)
-    chosen = options("doctor", found, poke=False, run_s=None, looks=1, say=say)
+    chosen = options("doctor", found, poke=False, run_s=None, looks=1, sudo=sudo, say=say)
     made = checkup.examine(investigate.live(found.job, chosen))
     write(json.dumps(checkup.document(made), indent=2) + "\n" if output is Output.json else checkup.text(made))
     raise typer.Exit(made.exit_code)

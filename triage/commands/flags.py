@@ -35,6 +35,24 @@ class Color(str, Enum):
     never = "never"
 
 
+JobArgument = Annotated[str, typer.Argument(help="The job's id, as the scheduler or the inventory knows it.")]
+TransportOption = Annotated[
+    Optional[str], typer.Option("--transport", help="How to reach nodes: ssh, openssh, srun, local.")
+]
+UserOption = Annotated[Optional[str], typer.Option("--user", help="User name on the nodes.")]
+KeyOption = Annotated[Optional[str], typer.Option("--key", help="Private key file.")]
+HostsOption = Annotated[Optional[str], typer.Option("--known-hosts", help="known_hosts file.")]
+SudoOption = Annotated[bool, typer.Option("--sudo", help="Read as root where `sudo -n` lets us; never asks.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="Seconds for the whole run; 0 = 60, or 120 above 128 nodes.")
+]
+LooksOption = Annotated[
+    int, typer.Option("--looks", min=1, max=2, help="How often to look; 1 is quicker, and tells less.")
+]
+NoPokeOption = Annotated[bool, typer.Option("--no-poke", help="Do not ask a flight recorder for a fresh dump.")]
+CarryOption = Annotated[
+    Optional[str], typer.Option("--carry-py-spy", help="A py-spy binary to run from memory on suspected nodes.")
+]
 OutputOption = Annotated[Output, typer.Option("--output", help="Form of the answer on stdout.")]
 FormOption = Annotated[Form, typer.Option("--output", help="Form of the report on stdout.")]
 ColorOption = Annotated[Color, typer.Option("--color", help="Colour on stdout; NO_COLOR is honoured.")]

@@ -36,6 +36,15 @@ def patience() -> None:
         signal.setitimer(signal.ITIMER_REAL, FIRST_WORDS_S)
 
 
+def begin(**flags: str | None) -> dict[str, str | None]:
+    """What a command that asks nodes does first: its own files are touched in the background. The flags, by their settings."""
+    from triage import config
+
+    patience()
+    config.begin(flags)
+    return flags
+
+
 def say(line: str) -> None:
     """Progress and warnings: stderr only, one line each."""
     import signal

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from triage.commands.flags import InventoryOption, NodesOption, ProfileOption, SchedulerOption, StateOption
-from triage.commands.saying import patience, say, write
-
-# ruff: noqa: UP045
+from triage.commands.flags import (
+    HostsOption,
+    InventoryOption,
+    JobArgument,
+    KeyOption,
+    NodesOption,
+    ProfileOption,
+    SchedulerOption,
+    StateOption,
+    TransportOption,
+    UserOption,
+)
+from triage.commands.saying import begin, say, write
 
 
 class Lines(str, Enum):
@@ -25,15 +34,15 @@ class Until(str, Enum):
 
 
 def watch(
-    jobid: Annotated[str, typer.Argument(help="The job's id, as the scheduler or the inventory knows it.")],
+    jobid: JobArgument,
     inventory: InventoryOption = None,
     scheduler: SchedulerOption = None,
     nodes: NodesOption = None,
     profile: ProfileOption = None,
-    transport: Annotated[Optional[str], typer.Option("--transport", help="How to reach nodes: ssh or local.")] = None,
-    user: Annotated[Optional[str], typer.Option("--user", help="User name on the nodes.")] = None,
-    key: Annotated[Optional[str], typer.Option("--key", help="Private key file.")] = None,
-    known_hosts: Annotated[Optional[str], typer.Option("--known-hosts", help="known_hosts file.")] = None,
+    transport: TransportOption = None,
+    user: UserOption = None,
+    key: KeyOption = None,
+    known_hosts: HostsOption = None,
     state_dir: StateOption = None,
     every: Annotated[str, typer.Option("--every", help="From the begin of a round to the next, 10s and more.")] = "60s",
     until: Annotated[Until, typer.Option("--until", help="When to stop, beside the end of the job.")] = Until.never,
@@ -45,12 +54,16 @@ def watch(
     import signal
     import time
 
-    from triage import config
-
-    flags = {"inventory": inventory, "scheduler": scheduler, "profile": profile, "transport": transport, "user": user, "key": key,
-             "known_hosts": known_hosts, "state_dir": state_dir}  # fmt: skip
-    patience()
-    config.begin(flags)
+    flags = begin(
+        inventory=inventory,
+        scheduler=scheduler,
+        profile=profile,
+        transport=transport,
+        user=user,
+        key=key,
+        known_hosts=known_hosts,
+        state_dir=state_dir,
+    )
     from triage import watch as watching
     from triage.errors import UsageError
     from triage.inputs import seconds, watched

@@ -57,6 +57,9 @@ class Backend(Protocol):
     def ended(self) -> dict[int, int]:
         """Exit code of each rank that ended (minus the signal's number, if by a signal), as far as its node could say."""
 
+    def failed(self) -> str:
+        """Why something that a node was told could not be done; "" if all was."""
+
     def processes(self) -> list[int]:
         """Process ids of nodes, launchers and ranks, as far as they were started."""
 
@@ -99,6 +102,7 @@ class NodeProcess:
         self.errors = errors
         self.pids: dict[int, int] = {}
         self.ended: dict[int, int] = {}
+        self.failed = ""
         self.launcher: int | None = None
         self.ready = threading.Event()
         self.gone = threading.Event()
@@ -137,6 +141,7 @@ class NodeProcess:
             if message.get("ready"):
                 self.launcher = message["launcher"]
                 self.pids = {int(rank): pid for rank, pid in message["pids"].items()}
+            self.failed = self.failed or str(message.get("failed", ""))
             if "ended" in message:
                 self.ended[message["ended"]] = message["code"]
             serving = serving or bool(message.get("serving"))
@@ -307,6 +312,9 @@ class Processes:
 
     def ended(self) -> dict[int, int]:
         return {rank: code for node in self.nodes.values() for rank, code in node.ended.copy().items()}
+
+    def failed(self) -> str:
+        return next((f"{node.node}: {node.failed}" for node in self.nodes.values() if node.failed), "")
 
     def processes(self) -> list[int]:
         nodes = self.nodes.values()

@@ -154,13 +154,7 @@ class Machine:
     def far(self, *words: str) -> None:
         """Run a tool at the far ends of the cables."""
         descriptor = self.lab["descriptor"]
-        subprocess.run(
-            ["nsenter", f"--net=/proc/self/fd/{descriptor}", *words],
-            pass_fds=[descriptor],
-            check=False,
-            capture_output=True,
-            timeout=netlab.START_S,
-        )
+        netlab.run(["nsenter", f"--net=/proc/self/fd/{descriptor}", *words], keep=[descriptor])
 
 
 class RealServer:

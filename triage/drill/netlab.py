@@ -52,9 +52,11 @@ def address(network: str, index: int) -> str:
     return f"{NETWORKS[network]}.{index + 1}"
 
 
-def run(words: Sequence[str], text: str = "") -> None:
-    """Run a tool to its end. Raises TriageError with what it says."""
-    done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=START_S, check=False)
+def run(words: Sequence[str], text: str = "", keep: Sequence[int] = ()) -> None:
+    """Run a tool to its end, with these descriptors. Raises TriageError with what it says."""
+    done = subprocess.run(
+        words, input=text, capture_output=True, text=True, timeout=START_S, pass_fds=keep, check=False
+    )
     if done.returncode != 0:
         raise TriageError(f"drill: {' '.join(words[:6])}: {done.stderr.strip()[-300:] or done.returncode}")
 

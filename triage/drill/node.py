@@ -16,7 +16,7 @@ stdin, JSON lines: first the configuration (`backends.Processes` writes it); the
     {"node": "down"}                       the machine is gone, with all its ports
 
 EOF means that the drill is over or dead: end all ranks and commands, remove the drill's folder, leave. stdout, JSON
-lines: {"ready": true, "pids"}, {"ended": rank}.
+lines: {"ready": true, "pids"}, {"ended": rank}, {"failed": why} of what could not be done.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from triage.drill.door import Door
 from triage.drill.fabric import Address, Relay
 from triage.drill.plan import MANAGEMENT_NIC
 from triage.drill.roots import Roots, boot_lines
+from triage.errors import TriageError
 
 
 class Launcher:
@@ -279,9 +280,14 @@ class Node:
         return fabric, spare, management
 
     def obey(self, message: dict[str, Any]) -> None:
-        """Do what a line on stdin says. A dead node does nothing any more."""
-        if self.dead.is_set():
-            return
+        """Do what a line on stdin says, or tell why it could not be done. A dead node does nothing any more."""
+        try:
+            if not self.dead.is_set():
+                self.act(message)
+        except TriageError as error:
+            say({"failed": str(error)})
+
+    def act(self, message: dict[str, Any]) -> None:
         if "link" in message:
             self.set_link(message["link"] == "up")
         elif "flap" in message:
@@ -304,9 +310,12 @@ class Node:
 
     def flap(self, set_link: Callable[[bool], None], for_s: float) -> None:
         until = time.monotonic() + for_s
-        set_link(False)
-        time.sleep(max(0.0, until - time.monotonic()))
-        set_link(True)
+        try:
+            set_link(False)
+            time.sleep(max(0.0, until - time.monotonic()))
+            set_link(True)
+        except TriageError as error:
+            say({"failed": str(error)})
 
     def set_link(self, up: bool) -> None:
         """Cut the cable of the fabric's port, or plug it in again: bytes, card, kernel log, NCCL's own event, callers."""

@@ -165,6 +165,15 @@ def wait_for_steps(cluster: Cluster) -> None:
 
 def wait_until_shown(cluster: Cluster, fault: Fault, options: DrillOptions, say: Callable[[str], None]) -> None:
     """Wait until the fault can be seen in the ranks' own step records, by the drill's own measure."""
+    try:
+        wait_for_signs(cluster, fault, options, say)
+    except TriageError as error:
+        if why := cluster.backend.failed():
+            raise TriageError(f"{error}; what was to be done could not be: {why}") from None
+        raise
+
+
+def wait_for_signs(cluster: Cluster, fault: Fault, options: DrillOptions, say: Callable[[str], None]) -> None:
     if fault.shows == "frozen":
         say(f"waiting until no rank has finished a step for {STILL_S:g} s")
         wait_for(lambda: cluster.still_s() >= STILL_S, "the job did not freeze")

@@ -15,9 +15,14 @@ from triage.facts.ranktable import rank_table
 from triage.facts.registry import fact, known, unknown
 from triage.model import Fact, Part
 
-# PyTorch reads flags so (getCvarBool, torch/csrc/distributed/c10d/Utils.hpp): these are yes, all else is no.
+# What PyTorch takes for yes (getCvarBool, torch/csrc/distributed/c10d/Utils.hpp of 2.13); it refuses what is neither yes nor no.
 YES = ("y", "yes", "1", "t", "true")
-QUIET = ("", "VERSION", "NONE")  # of NCCL_DEBUG: what says nothing of errors (src/debug.cc)
+LOUD = (
+    "WARN",
+    "INFO",
+    "ABORT",
+    "TRACE",
+)  # levels of NCCL_DEBUG that tell errors; any other word tells none (src/debug.cc)
 
 
 def _ranks_with(ev: Evidence, lacks: Callable[[Mapping[str, str]], bool]) -> Fact:
@@ -33,6 +38,11 @@ def _ranks_with(ev: Evidence, lacks: Callable[[Mapping[str, str]], bool]) -> Fac
         text=f"{len(bad)} of the {len(told)} ranks that we see",
         provenance=ev.seen(*[samples[node] for node in nodes[:8] if node in samples]),
     )
+
+
+def _aborts(env: Mapping[str, str]) -> bool:
+    told = env.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") or env.get("NCCL_ASYNC_ERROR_HANDLING") or ""
+    return told.strip() == "1"
 
 
 def _size(env: Mapping[str, str]) -> str:
@@ -66,7 +76,7 @@ def no_dump(ev: Evidence) -> Fact:
 @fact("switches.aborts", type="number", unit="nodes", parts="node")
 def aborts(ev: Evidence) -> Fact:
     """Nodes whose ranks abort their communicators at a time-out, which may lose the flight record (ASYNC_ERROR_HANDLING=1)."""
-    return _ranks_with(ev, lambda env: env.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "").strip() == "1")
+    return _ranks_with(ev, _aborts)
 
 
 @fact("switches.no_steps", type="number", unit="nodes", parts="node")
@@ -77,8 +87,8 @@ def no_steps(ev: Evidence) -> Fact:
 
 @fact("switches.quiet_nccl", type="number", unit="nodes", parts="node")
 def quiet_nccl(ev: Evidence) -> Fact:
-    """Nodes whose ranks let NCCL say nothing of errors (NCCL_DEBUG unset, or VERSION)."""
-    return _ranks_with(ev, lambda env: env.get("NCCL_DEBUG", "").strip().upper() in QUIET)
+    """Nodes whose ranks let NCCL say nothing of errors (NCCL_DEBUG unset, VERSION, or no word of NCCL's)."""
+    return _ranks_with(ev, lambda env: env.get("NCCL_DEBUG", "").strip().upper() not in LOUD)
 
 
 @fact("switches.ras_off", type="number", unit="nodes", parts="node")
