@@ -23,11 +23,8 @@ PROBE = {
 
 
 def mine(environ, job_id, match):
-    """Does a process with this environment (bytes) wear rank 0 of the job?"""
+    """Is a process with this environment (bytes) the job's?"""
     env = dict(item.partition(b"=")[::2] for item in reversed(environ.split(b"\0")))
-    rank = env.get(b"RANK", env.get(b"SLURM_PROCID", env.get(b"OMPI_COMM_WORLD_RANK")))
-    if rank != b"0":
-        return False
     if match:
         return all(env.get(os.fsencode(name)) == os.fsencode(value) for name, value in match.items())
     ids = [env[name] for name in (b"SLURM_JOB_ID", b"TORCHELASTIC_RUN_ID") if name in env]
@@ -36,13 +33,14 @@ def mine(environ, job_id, match):
 
 def collect(ctx):
     import _checkpoints
+    import _dump_places
     import _folders
     import _places
     import _stuck
 
     match = ctx.args.get("match") if isinstance(ctx.args.get("match"), dict) else {}
     match = {str(name): str(value) for name, value in match.items()}
-    pids = sorted((pid for pid in ctx.listdir(ctx.procfs) if pid.isdigit()), key=int)
+    pids = [str(pid) for rank, pid in _dump_places.find_ranks(ctx) if rank == 0]
 
     def learn(pid):
         environ = ctx.read_bytes(ctx.proc(pid + "/environ"), 262144) or b""

@@ -134,6 +134,9 @@ def process(root: Path, pid: int, rank: str | None, argv: list[str], job: str = 
     (folder / "environ").write_bytes(b"\0".join(f"{k}={v}".encode() for k, v in env.items()) + b"\0")
     (folder / "cmdline").write_bytes(b"\0".join(a.encode() for a in argv) + b"\0")
     (folder / "cwd").symlink_to("/train")
+    numbers = ["0"] * 48
+    numbers[0], numbers[17], numbers[19] = "1", "8", str(pid)  # parent, threads, start
+    (folder / "stat").write_text(f"{pid} ({argv[0]}) S {' '.join(numbers)}\n")
 
 
 def ctx(root: Path, **args: object) -> Ctx:
@@ -176,6 +179,16 @@ def test_a_rank_0_that_names_nothing_is_no_answer(tmp_path: Path) -> None:
     process(tmp_path, 101, "0", ["python", "p.py", "--config", "x.yaml"])
     with pytest.raises(Absent):
         checkpoint.collect(ctx(tmp_path))
+
+
+def test_a_loader_worker_that_wears_rank_0_too_is_not_asked(tmp_path: Path) -> None:
+    """Children have the environment of their rank; what they save is their own business."""
+    megatron(tmp_path / "ckpt" / "run7", "3000")
+    process(tmp_path, 101, "0", ["python", "p.py", "--save", "/ckpt/run7"])
+    process(tmp_path, 90, "0", ["python", "-c", "spawn_main", "--save", "/elsewhere"])
+    stat = tmp_path / "proc" / "90" / "stat"
+    stat.write_text(stat.read_text().replace(" S 1 ", " S 101 ", 1))
+    assert [f["path"] for f in checkpoint.collect(ctx(tmp_path))["folders"]] == ["/ckpt/run7"]
 
 
 def test_a_launcher_that_wears_rank_0_too_does_not_hide_the_rank(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_number_that_json_lacks_is_an_exception_and_not_silence():
 def test_a_child_that_said_all_and_does_not_die_delays_nobody_and_is_ended():
     def lingers(say):
         say({"row": {"pid": os.getpid()}})
-        os.closerange(3, 64)  # as the kernel does first, before the driver's own close blocks
+        os.closerange(3, 65536)  # as the kernel does first, before the driver's own close blocks
         time.sleep(60)
 
     began = time.monotonic()

@@ -102,7 +102,10 @@ def test_where_strangers_share_the_port_a_containers_process_numbers_tell_no_job
     start(1)
     data = ask(ranks=rows)
     assert (data["outcome"], data["tries"], data["queries"]) == ("foreign_job", 0, 0) and "container" in data["why"]
-    assert ask(ours)["outcome"] == "ok"  # by process numbers of the node itself, one of the two is told from the other
+    # By process numbers of the node itself, one of the two is told from the other. The kernel deals connections out by chance:
+    # all of one run's queries meet the stranger once in 2^4.
+    seen = [ask(ours)["outcome"] for _ in range(8)]
+    assert "ok" in seen and set(seen) <= {"ok", "foreign_job"}
 
 
 def test_a_job_that_switched_ras_off_says_so(start):

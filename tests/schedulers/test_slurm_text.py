@@ -18,8 +18,8 @@ SHOWN = (
     "ReqNodeList=(null) ExcNodeList=(null) NodeList=n[1-4] BatchHost=n1 NumNodes=4 CPUs/Task=1 ReqB:S:C:T=0:0:*:* "
     "Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=* JOB_GRES=gpu:h100:28   Nodes=n[1-3] CPU_IDs=2 Mem=0 "
     "GRES=gpu:h100:8(IDX:0-7)   Nodes=n4 CPU_IDs=2,4 Mem=0 GRES=gpu:h100:4(IDX:0,2-4),nic:1(IDX:0) MinCPUsNode=1 "
-    "Features=(null) OverSubscribe=OK Network=(null) Command=(null) WorkDir=/work/a {comment}StdErr=/work/a/slurm-2_1.out "
-    "StdIn=/dev/null StdOut=/work/a/slurm-2_1.out Power= "
+    "Features=(null) OverSubscribe=OK Network=(null) Command=(null) WorkDir=/train/a {comment}StdErr=/train/a/slurm-2_1.out "
+    "StdIn=/dev/null StdOut=/train/a/slurm-2_1.out Power= "
 )
 
 
@@ -119,7 +119,7 @@ def test_slurms_states_are_ours_and_a_new_one_is_unknown(word, ours):
 
 def test_what_scontrol_tells_beyond_squeue():
     found = shown()
-    assert (found.restarts, found.stdout, found.workdir, found.name) == (3, "/work/a/slurm-2_1.out", "/work/a", "arr")
+    assert (found.restarts, found.stdout, found.workdir, found.name) == (3, "/train/a/slurm-2_1.out", "/train/a", "arr")
     assert found.gpus == {"n1": 8, "n2": 8, "n3": 8, "n4": 4}
 
 
@@ -128,7 +128,7 @@ def test_what_scontrol_tells_beyond_squeue():
 )
 def test_a_job_name_or_comment_that_forges_keys_makes_them_unknown_and_never_wrong(forged):
     for found in (shown(name=forged), shown(comment=f"Comment={forged} ")):
-        assert found.restarts is None and found.stdout == "" and found.workdir in ("", "/work/a")
+        assert found.restarts is None and found.stdout == "" and found.workdir in ("", "/train/a")
 
 
 def test_gpus_that_a_name_or_comment_forges_do_not_count():
@@ -139,7 +139,7 @@ def test_gpus_that_a_name_or_comment_forges_do_not_count():
 
 
 def test_a_comment_with_a_bar_and_an_equals_sign_costs_nothing():
-    assert shown(comment="Comment=a b|c State=x ").stdout == "/work/a/slurm-2_1.out"
+    assert shown(comment="Comment=a b|c State=x ").stdout == "/train/a/slurm-2_1.out"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_cluster_that_does_not_count_gpus_tells_of_none():
     [
         ("/w/%x-%j.out", "/w/train-8.out"),
         ("/w/%A_%a.out", "/w/2_1.out"),
-        ("%u/%N.log", "/work/a/root/gpu001.log"),
+        ("%u/%N.log", "/train/a/root/gpu001.log"),
         ("/w/%5j-%%.out", "/w/00008-%.out"),
         ("/w/plain", "/w/plain"),
         ("/w/\\%j", "/w/%j"),
@@ -174,7 +174,7 @@ def test_a_cluster_that_does_not_count_gpus_tells_of_none():
     ],
 )
 def test_the_name_of_the_output_file_is_expanded_as_slurm_does(template, file):
-    made, why = text.expand_path(template, row=one(), name="train", hostname="gpu001.example.com", workdir="/work/a")
+    made, why = text.expand_path(template, row=one(), name="train", hostname="gpu001.example.com", workdir="/train/a")
     assert (made, why) == (file, "")
 
 
